@@ -70,7 +70,7 @@ export function attemptCases(check: Check): void {
     assert.deepEqual(attempts[0]?.error, ERROR);
   });
 
-  check("a final failure and an unreadable input are in the history, too", async ({ store }) => {
+  check("a final failure and an unreadable input are in the history", async ({ store }) => {
     const failed = await running(store);
     await settle(store, failed, { kind: "error", error: ERROR, retry: false });
     const unreadable = await running(store);
@@ -78,20 +78,20 @@ export function attemptCases(check: Check): void {
     for (const { id } of [failed, unreadable]) assert.deepEqual(await outcomesOf(store, id), ["failed"]);
   });
 
-  check("an error that a handler threw is no timeout, whatever its code", async ({ store }) => {
+  check("an error that a handler threw is not a timeout, whatever its code", async ({ store }) => {
     const claimed = await running(store);
     await settle(store, claimed, { kind: "error", error: { name: "Error", code: "TIMEOUT", message: "SMTP" } });
     assert.deepEqual(await outcomesOf(store, claimed.id), ["failed"]);
   });
 
-  check("a success whose follow-up is refused is a failed attempt", async ({ store }) => {
+  check("a success with a rejected follow-up is a failed attempt", async ({ store }) => {
     await add(store, { name: "other", id: "taken", delay: 1_000 });
     const claimed = await running(store);
     await settle(store, claimed, SUCCEEDED, [newJob({ id: "taken" })]);
     assert.deepEqual(await outcomesOf(store, claimed.id), ["failed"]);
   });
 
-  check("a claim by hand is named, and has no host and no pid", async ({ store, clock }) => {
+  check("a claim by hand has its worker's name, and neither host nor pid", async ({ store, clock }) => {
     const claimed = await running(store);
     const at = clock.now();
     await settle(store, claimed, { kind: "released" });
@@ -129,14 +129,14 @@ export function attemptCases(check: Check): void {
     }
   });
 
-  check("a process that reclaims its own lease, whose claim was never answered, releases the attempt", async ({ store }) => {
+  check("a process that reclaims its own unanswered claim releases the attempt", async ({ store }) => {
     const self = await registerAs(store, "alpha", 17);
     const id = await addOne(store);
     await takeBack(store, "interrupted", held(await claimOne(store, { holder: self, worker: "" }), self));
     assert.deepEqual(await outcomesOf(store, id), ["released"]);
   });
 
-  check("jobs of a dead process are reclaimed with their attempts, before the process is forgotten", async ({ store }) => {
+  check("attempts of a dead process are reclaimed before the process is unregistered", async ({ store }) => {
     const [dead, by] = [await registerAs(store, "alpha", 17), await registerAs(store, "beta", 99)];
     const ids = await add(store, {}, {});
     await claim(store, { holder: dead, worker: "" });
@@ -210,7 +210,7 @@ export function attemptCases(check: Check): void {
     }
   });
 
-  check("a queue that declares fewer attempts drops the others with the next one", async ({ store }) => {
+  check("a queue that declares fewer attempts drops the surplus with the next attempt", async ({ store }) => {
     const id = await addOne(store, { policy: { attempts: 9 } });
     const fail = async () => settle(store, await claimOne(store), { kind: "error", error: ERROR, delay: 0 });
     for (let i = 0; i < 3; i++) await fail();
@@ -223,7 +223,7 @@ export function attemptCases(check: Check): void {
     );
   });
 
-  check("log lines are kept with their attempt, the newest ones, in their order, with their data", async ({ store }) => {
+  check("the newest log lines are kept with their attempt, in order, with their data", async ({ store }) => {
     const id = await addOne(store, { policy: { attempts: 9 } });
     const first = await claimOne(store);
     await store.saveProgress([logOf(first, 1, ["a", "b"])]);
@@ -239,7 +239,7 @@ export function attemptCases(check: Check): void {
     assert.deepEqual(log, [{ at: 1, level: "info", message: "e", data: { of: ["e"] } }]);
   });
 
-  check("lines that arrive after the attempt has ended are still kept, and disturb no other attempt", async ({ store }) => {
+  check("log lines that arrive after the attempt has ended are kept with it", async ({ store }) => {
     const id = await addOne(store, { policy: { attempts: 9 } });
     const first = await claimOne(store);
     await settle(store, first, { kind: "error", error: ERROR, delay: 0 });
@@ -248,7 +248,7 @@ export function attemptCases(check: Check): void {
     assert.deepEqual(await messagesOf(store, id), [["late"], ["now"]]);
   });
 
-  check("lines go with their attempt, and with their job", async ({ store }) => {
+  check("log lines are removed with their attempt, and with their job", async ({ store }) => {
     await store.queues.declare([declaring([], { settings: { events: false, keep: {}, attempts: 1 } })]);
     const id = await addOne(store, { policy: { attempts: 9 } });
     for (const line of ["a", "b", "c"]) {
@@ -263,7 +263,7 @@ export function attemptCases(check: Check): void {
     assert.deepEqual(await store.queries.attempts(id), []);
   });
 
-  check.shared("the history is there after the database was closed and opened again", async ({ store, reopen }) => {
+  check.shared("the history survives a reopening", async ({ store, reopen }) => {
     const claimed = await running(store);
     await settle(store, claimed, { kind: "error", error: ERROR });
     const before = await store.queries.attempts(claimed.id);

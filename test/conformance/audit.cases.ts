@@ -26,13 +26,13 @@ import type { Check } from "./suite.ts";
 const FAILED = { kind: "error", error: { name: "Error", message: "the secret is hunter2" }, retry: false } as const;
 
 export function auditCases(check: Check): void {
-  check("a new database has an audit without entries, which is whole", async ({ store }) => {
+  check("a new database has a valid audit without entries", async ({ store }) => {
     assert.deepEqual(await store.audit.page({ after: 0, limit: 10 }), []);
     assert.deepEqual(await auditHead(store), NO_ENTRY);
     assert.deepEqual(await store.audit.verify({ limit: 10 }), { head: NO_ENTRY, entries: 0, more: false, fault: null });
   });
 
-  check("what an operator does to jobs is written down, as they were before and after", async ({ store, clock }) => {
+  check("an operator's action on jobs writes an entry with the states before and after", async ({ store, clock }) => {
     const [waiting, chosen] = (await add(store, {}, { id: "mine", queue: "other" })) as [string, string];
     const failed = await running(store, { name: "broken" });
     await settle(store, failed, FAILED);
@@ -84,7 +84,7 @@ export function auditCases(check: Check): void {
     await isWhole(store);
   });
 
-  check("what an operator does to queues, locks, schedules, sinks and processes is written down, too", async (ground) => {
+  check("an operator's action on queues, locks, schedules, sinks and processes writes an entry", async (ground) => {
     const { store, clock } = ground;
     const acquiredAt = clock.now();
     await store.locks.acquire("nightly", "agent-1", "the token", 5_000);
@@ -130,7 +130,7 @@ export function auditCases(check: Check): void {
     await isWhole(store);
   });
 
-  check("a schedule that is changed is written down, as it was and is, and one that is saved as it is is not", async (ground) => {
+  check("a changed schedule writes an entry, and an unchanged one does not", async (ground) => {
     const { store, clock } = ground;
     const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
     const nextAt = clock.now() + 60_000;
@@ -156,7 +156,7 @@ export function auditCases(check: Check): void {
     await isWhole(store);
   });
 
-  check("a lock is broken as a stale one only when it is, and by its name then", async ({ store, clock }) => {
+  check("a lock is broken as stale only if it is stale, and by its name", async ({ store, clock }) => {
     await store.locks.acquire("l", "agent-1", "t", 5_000);
     assert.equal(await breakLock(store, "l", { stale: true }), false);
     assert.equal((await lockOf(store, "l"))?.holder, "agent-1");
@@ -168,7 +168,7 @@ export function auditCases(check: Check): void {
     assert.deepEqual(others, []);
   });
 
-  check("that a token was used is written down with who used it, and the token is not", async ({ store }) => {
+  check("the use of a token writes an entry with its user, and without the token", async ({ store }) => {
     const led = await paused(store);
     await store.builds.start(resuming(led, { approval: { token: tokenOf(1), budget: { usd: 9 } } }));
     const lock = { pipeline: "docs", token: "token-2" };
@@ -187,7 +187,7 @@ export function auditCases(check: Check): void {
     await isWhole(store);
   });
 
-  check("what changes nothing is not written down", async ({ store }) => {
+  check("an action that changes nothing writes no entry", async ({ store }) => {
     const { job, fence, id } = await running(store);
     await store.settle([{ job, fence, outcome: SUCCEEDED }]);
     await store.schedules.save({
@@ -218,7 +218,7 @@ export function auditCases(check: Check): void {
     assert.deepEqual(await auditHead(store), before);
   });
 
-  check("what becomes of jobs by themselves is not written down, and what they hold never is", async ({ store, clock }) => {
+  check("automatic transitions of jobs write no entry, and entries never contain job inputs", async ({ store, clock }) => {
     const input = '{"password":"hunter2"}';
     const ids = await add(store, { input }, { input }, { input }, { input, key: "hunter2" });
     const [first, second, third] = (await claim(store, { max: 3 })) as [never, never, never];
@@ -236,30 +236,27 @@ export function auditCases(check: Check): void {
     assert.doesNotMatch(JSON.stringify(entries), /hunter/);
   });
 
-  check(
-    "an act that is undone because it failed has no entry, and its neighbours in the commit have theirs",
-    async ({ store }) => {
-      const [a, , b] = await Promise.allSettled([
-        store.queues.setPaused("a", true),
-        store.enqueue([badJob()]),
-        store.queues.setPaused("b", true),
-      ]);
-      assert.deepEqual([a.status, b.status], ["fulfilled", "fulfilled"]);
-      const led = await paused(store);
-      const before = await everything(store);
-      const refused = store.builds.authorize(led.build.id, { token: "wrong", budget: { usd: 9 } }, "mallory");
-      const [, c] = await Promise.allSettled([refused, store.queues.setPaused("c", true)]);
-      assert.equal(c.status, "fulfilled");
-      const entries = await store.audit.page({ after: (before as { audit: AuditEntry[] }).audit.length, limit: 10 });
-      assert.deepEqual(
-        entries.map(({ action, subject }) => [action, subject]),
-        [["queue.paused", "queue:c"]],
-      );
-      await isWhole(store);
-    },
-  );
+  check("a failed action has no entry, and other actions of the commit have theirs", async ({ store }) => {
+    const [a, , b] = await Promise.allSettled([
+      store.queues.setPaused("a", true),
+      store.enqueue([badJob()]),
+      store.queues.setPaused("b", true),
+    ]);
+    assert.deepEqual([a.status, b.status], ["fulfilled", "fulfilled"]);
+    const led = await paused(store);
+    const before = await everything(store);
+    const refused = store.builds.authorize(led.build.id, { token: "wrong", budget: { usd: 9 } }, "mallory");
+    const [, c] = await Promise.allSettled([refused, store.queues.setPaused("c", true)]);
+    assert.equal(c.status, "fulfilled");
+    const entries = await store.audit.page({ after: (before as { audit: AuditEntry[] }).audit.length, limit: 10 });
+    assert.deepEqual(
+      entries.map(({ action, subject }) => [action, subject]),
+      [["queue.paused", "queue:c"]],
+    );
+    await isWhole(store);
+  });
 
-  check("an act outside the database is written down by itself, and told", async ({ store, clock }) => {
+  check("an action outside the database writes an entry and an event", async ({ store, clock }) => {
     await store.audit.record({ action: "backup.made", name: "/backups/1.db", after: { bytes: 4_096 } });
     const [entry] = await store.audit.page({ after: 0, limit: 10 });
     const rest = { before: null, after: { bytes: 4_096 } };
@@ -280,7 +277,7 @@ export function auditCases(check: Check): void {
     assert.deepEqual([told?.type, told?.build, told?.data], ["build.token_refused", "b1", { build: "b1" }]);
   });
 
-  check("pages go on after a number, from the first or up to the newest, of all or of one subject", async ({ store }) => {
+  check("pages continue after a number, from the first or up to the newest, for all or one subject", async ({ store }) => {
     for (const queue of ["a", "b", "a", "c", "a"]) {
       await store.queues.setPaused(queue, true);
       await store.queues.setPaused(queue, false);
@@ -295,7 +292,7 @@ export function auditCases(check: Check): void {
     assert.deepEqual(await seqs({ after: 0, limit: 3, subject: "queue:nothing" }), []);
   });
 
-  check("each entry is chained to the one before it, and the chain is looked at page by page", async ({ store }) => {
+  check("each entry is chained to the one before it, and the chain is verified page by page", async ({ store }) => {
     for (let n = 0; n < 7; n++) await store.queues.setPaused(`q${n}`, true);
     const entries = await store.audit.page({ after: 0, limit: 10 });
     let head = NO_ENTRY;
@@ -309,7 +306,7 @@ export function auditCases(check: Check): void {
     assert.deepEqual([wrong.fault?.kind, wrong.fault?.seq, wrong.head.seq], ["altered", 4, 3]);
   });
 
-  check("a head that was kept elsewhere shows what the database alone cannot know", async ({ store }) => {
+  check("a head kept elsewhere reveals what the database alone cannot know", async ({ store }) => {
     const heads: AuditHead[] = [];
     for (let n = 0; n < 4; n++) {
       await store.queues.setPaused(`q${n}`, true);
@@ -325,7 +322,7 @@ export function auditCases(check: Check): void {
     assert.equal(await verify([{ seq: 6, hash: "f".repeat(64) }], 2), 2, "only at the end is it known");
   });
 
-  check.shared("those who act at once write one chain, in the order of their commits", async ({ store, another, reopen }) => {
+  check.shared("concurrent actions write one chain, in the order of their commits", async ({ store, another, reopen }) => {
     const stores = [store, await another(), await another()];
     const ids = await add(store, ...Array.from({ length: 30 }, () => ({})));
     const followed: number[] = [];
@@ -358,27 +355,24 @@ export function auditCases(check: Check): void {
     await isWhole(after);
   });
 
-  check(
-    "leases that are taken back are written down, with the reason, by recovery or by an operator",
-    async ({ store, clock }) => {
-      const [first, second] = [await running(store), await running(store)];
-      pass(clock, 60_000);
-      assert.equal((await takeBack(store, "crashed", first)).entries, 1);
-      assert.equal((await store.recoveries.reclaim([judged(second, "stalled")], "reclaimed by an operator", "alice")).entries, 1);
-      assert.equal((await takeBack(store, "crashed", first)).entries, 0, "what is not that lease any more is left alone");
-      const counts = { jobs: 1, quarantined: 0, failed: 0 };
-      assert.deepEqual(
-        (await store.audit.page({ after: 0, limit: 10 })).map(({ by, action, subject, after }) => [by, action, subject, after]),
-        [
-          ["recovery", "recovery.reclaimed", "leases", { cause: "a test", ...counts }],
-          ["alice", "recovery.reclaimed", "leases", { cause: "reclaimed by an operator", ...counts }],
-        ],
-      );
-      await isWhole(store);
-    },
-  );
+  check("reclaimed leases write an entry with the reason, for recovery or an operator", async ({ store, clock }) => {
+    const [first, second] = [await running(store), await running(store)];
+    pass(clock, 60_000);
+    assert.equal((await takeBack(store, "crashed", first)).entries, 1);
+    assert.equal((await store.recoveries.reclaim([judged(second, "stalled")], "reclaimed by an operator", "alice")).entries, 1);
+    assert.equal((await takeBack(store, "crashed", first)).entries, 0, "what is not that lease any more is left alone");
+    const counts = { jobs: 1, quarantined: 0, failed: 0 };
+    assert.deepEqual(
+      (await store.audit.page({ after: 0, limit: 10 })).map(({ by, action, subject, after }) => [by, action, subject, after]),
+      [
+        ["recovery", "recovery.reclaimed", "leases", { cause: "a test", ...counts }],
+        ["alice", "recovery.reclaimed", "leases", { cause: "reclaimed by an operator", ...counts }],
+      ],
+    );
+    await isWhole(store);
+  });
 
-  check("a build's transitions and what recovery does to it are links of the same chain", async ({ store }) => {
+  check("transitions and recoveries of a build are in the same chain", async ({ store }) => {
     const { build, lock, lead } = await started(store);
     await store.queues.setPaused("q", true);
     await store.builds.move(build.id, STOPPED, lock);

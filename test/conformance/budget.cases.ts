@@ -28,7 +28,7 @@ import { countJobs } from "../../src/store/queries.ts";
 const FIVE = { micros: 5_000_000, tokens: null };
 
 export function budgetCases(check: Check): void {
-  check("estimates are reserved in order, as far as the budget goes", async ({ store }) => {
+  check("estimates are reserved in order while the budget allows it", async ({ store }) => {
     const at = await site(store, { budget: FIVE });
     const leases = await parsing(store, at, ["a", "b", "c", "d"]);
     const estimates = [200, 250, 100, 10].map(dollars);
@@ -51,27 +51,30 @@ export function budgetCases(check: Check): void {
     assert.deepEqual((await seeBuild(store, at.build)).reserved, estimate);
   });
 
-  check("what will never fit stops its queue, and is written into its build, without a word to others", async ({ store }) => {
-    const at = await site(store, { budget: FIVE });
-    const [a, b, c] = (await parsing(store, at, ["a", "b", "c"])) as [Claimed, Claimed, Claimed];
-    const events = await store.events.position();
-    const starts = [
-      { ...a, estimate: dollars(100) },
-      { ...b, estimate: dollars(600) },
-      { ...c, estimate: dollars(1) },
-    ];
-    assert.deepEqual(await store.work.begin(starts), ["start", "pause", "pause"]);
-    const build = await seeBuild(store, at.build);
-    assert.deepEqual([build.state, build.blocked, build.refused], ["ACTIVE", "budget_precheck_block", dollars(600)]);
-    assert.deepEqual(build.reserved, dollars(100));
-    assert.equal(await isQueuePaused(store, at.build), true);
-    assert.equal(await store.events.position(), events);
-    await settleItem(store, a, ended({ cost: dollars(501) }));
-    assert.deepEqual(await store.work.begin(starts.slice(2)), ["pause"]);
-    assert.equal((await seeBuild(store, at.build)).blocked, "budget_exceeded");
-  });
+  check(
+    "an estimate that never fits stops its queue and is recorded in its build, and no process is notified",
+    async ({ store }) => {
+      const at = await site(store, { budget: FIVE });
+      const [a, b, c] = (await parsing(store, at, ["a", "b", "c"])) as [Claimed, Claimed, Claimed];
+      const events = await store.events.position();
+      const starts = [
+        { ...a, estimate: dollars(100) },
+        { ...b, estimate: dollars(600) },
+        { ...c, estimate: dollars(1) },
+      ];
+      assert.deepEqual(await store.work.begin(starts), ["start", "pause", "pause"]);
+      const build = await seeBuild(store, at.build);
+      assert.deepEqual([build.state, build.blocked, build.refused], ["ACTIVE", "budget_precheck_block", dollars(600)]);
+      assert.deepEqual(build.reserved, dollars(100));
+      assert.equal(await isQueuePaused(store, at.build), true);
+      assert.equal(await store.events.position(), events);
+      await settleItem(store, a, ended({ cost: dollars(501) }));
+      assert.deepEqual(await store.work.begin(starts.slice(2)), ["pause"]);
+      assert.equal((await seeBuild(store, at.build)).blocked, "budget_exceeded");
+    },
+  );
 
-  check("nothing starts in a build that is not ACTIVE, and what runs may end", async ({ store }) => {
+  check("nothing starts in a build that is not ACTIVE, and running attempts may end", async ({ store }) => {
     const at = await site(store, { budget: FIVE });
     const [a, b] = (await parsing(store, at, ["a", "b"])) as [Claimed, Claimed];
     await store.work.begin([{ ...a, estimate: dollars(10) }]);
@@ -83,7 +86,7 @@ export function budgetCases(check: Check): void {
     assert.deepEqual(await money(store, at.build), { spent: 40_000, reserved: 0 });
   });
 
-  check("an attempt that has lost its lease starts nothing, and the cost it reports is refused", async ({ store }) => {
+  check("an attempt that lost its lease starts nothing, and its reported cost is rejected", async ({ store }) => {
     const at = await site(store, { budget: FIVE });
     const [a, b] = (await parsing(store, at, ["a", "b"])) as [Claimed, Claimed];
     await takeBack(store, "stalled", a);
@@ -106,7 +109,7 @@ export function budgetCases(check: Check): void {
     assert.deepEqual(changes, [], "and writes nothing then");
   });
 
-  check("without a limit all that is asked for starts", async ({ store }) => {
+  check("without a limit everything starts", async ({ store }) => {
     const at = await site(store, { budget: UNLIMITED });
     const lease = await parsingOne(store, at);
     assert.deepEqual(await store.work.begin([{ ...lease, estimate: dollars(100_000_000) }]), ["start"]);
@@ -165,21 +168,18 @@ export function budgetCases(check: Check): void {
     });
   }
 
-  check(
-    "attempts that were claimed and never begun, or failed before they had paid, are not in the mean",
-    async ({ store, clock }) => {
-      const at = await site(store, { budget: FIVE });
-      const [made, ...ahead] = (await parsing(store, at, ["a", "b", "c", "d"])) as [Claimed, Claimed, Claimed, Claimed];
-      await takeBack(store, "crashed", ...ahead);
-      await settleItem(store, made, ended({ cost: dollars(30) }));
-      pass(clock, 60_000);
-      for (const lease of await claimOf(store, at.build))
-        await settleItem(store, lease, undefined, { kind: "error", error: ERROR });
-      assert.deepEqual(await store.work.costs("docs"), { parse: { attempts: 1, spent: dollars(30) } });
-    },
-  );
+  check("attempts that never began, or failed before they paid, are not in the mean", async ({ store, clock }) => {
+    const at = await site(store, { budget: FIVE });
+    const [made, ...ahead] = (await parsing(store, at, ["a", "b", "c", "d"])) as [Claimed, Claimed, Claimed, Claimed];
+    await takeBack(store, "crashed", ...ahead);
+    await settleItem(store, made, ended({ cost: dollars(30) }));
+    pass(clock, 60_000);
+    for (const lease of await claimOf(store, at.build))
+      await settleItem(store, lease, undefined, { kind: "error", error: ERROR });
+    assert.deepEqual(await store.work.costs("docs"), { parse: { attempts: 1, spent: dollars(30) } });
+  });
 
-  check("a result has cost what all its attempts have", async ({ store, clock }) => {
+  check("the cost of a result is the cost of all its attempts", async ({ store, clock }) => {
     const at = await site(store, { budget: FIVE });
     const first = await parsingOne(store, at);
     await store.work.begin([{ ...first, estimate: dollars(5) }]);
@@ -194,7 +194,7 @@ export function budgetCases(check: Check): void {
     assert.deepEqual(await money(store, at.build), { spent: 230_000, reserved: 0 });
   });
 
-  check("what the results of a build have cost is read over time, of this build only", async ({ store, clock }) => {
+  check("the cost of a build's results is read over time, of this build only", async ({ store, clock }) => {
     const made = async (at: Site, path: string, cents: number) => {
       pass(clock, 1_000);
       await settleItem(store, await parsingOne(store, at, path), ended({ cost: dollars(cents) }));
@@ -228,7 +228,7 @@ export function budgetCases(check: Check): void {
     assert.ok(slices.length <= 60 && Math.abs(sum - 65_000_000) < 650_000, `${slices.length} slices with ${sum}`);
   });
 
-  check("what an attempt has saved is not charged to the next", async ({ store }) => {
+  check("a cost that an attempt has reported is not charged to the next", async ({ store }) => {
     const at = await site(store, { budget: FIVE });
     const first = await parsingOne(store, at);
     await store.saveProgress([{ ...first, cost: dollars(20) }]);

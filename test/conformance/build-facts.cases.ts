@@ -28,7 +28,7 @@ const LISTED = { cost: FREE, result: null, target: null };
 
 /** What a build has done, spent and failed at decides how it may move, whatever its orchestrator believes. */
 export function buildFactCases(check: Check): void {
-  check("a build succeeds when all is listed and nothing is left", async ({ store, clock }) => {
+  check("a build succeeds when everything is listed and nothing is left", async ({ store, clock }) => {
     const at = await site(store);
     const { build, lock } = at;
     await list(store, at, { targets: [target("a", toEnd("a"))] });
@@ -50,7 +50,7 @@ export function buildFactCases(check: Check): void {
     assert.equal((await store.builds.move(at.build.id, SUCCEED, at.lock))?.state, "SUCCESS");
   });
 
-  check("a build in which a target has failed fails, when nothing of it is in flight", async ({ store }) => {
+  check("a build with a failed target fails when nothing of it is in flight", async ({ store }) => {
     const at = await site(store);
     const [failing, running] = (await parsing(store, at, ["a", "b"])) as [Site["lister"], Site["lister"]];
     await settleItem(store, at.lister, LISTED);
@@ -73,7 +73,7 @@ export function buildFactCases(check: Check): void {
     assert.equal((await store.builds.move(blog.build.id, SOURCE_FAILED, blog.lock))?.state, "FAILED");
   });
 
-  check("a new budget must have room for what is spent and for what was refused", async ({ store }) => {
+  check("a new budget must cover what is spent and what was refused", async ({ store }) => {
     const at = await site(store);
     const { build } = at;
     await outOfMoney(store, at);
@@ -87,7 +87,7 @@ export function buildFactCases(check: Check): void {
     assert.equal(await claimable(store, build), 0, "what was refused is still held by who was refused");
   });
 
-  check("what was in flight at the pause may cost more than was approved: then the approval is not enough", async (ground) => {
+  check("an approval is not enough if attempts in flight at the pause cost more than expected", async (ground) => {
     const { store } = ground;
     const at = await site(store);
     const running = await outOfMoney(store, at);
@@ -100,7 +100,7 @@ export function buildFactCases(check: Check): void {
     assert.equal(made(await store.builds.start(resuming(at, { approval }))).state, "ACTIVE");
   });
 
-  check("what the budget refused before a crash is asked again after it", async ({ store }) => {
+  check("an attempt that the budget refused before a crash asks again afterwards", async ({ store }) => {
     const at = await site(store);
     const item = await parsingOne(store, at);
     assert.deepEqual(await store.work.begin([{ ...item, estimate: dollars(501) }]), ["pause"]);
@@ -111,7 +111,7 @@ export function buildFactCases(check: Check): void {
     assert.equal(await isQueuePaused(store, build), false, "the queue that was stopped is open");
   });
 
-  check("a paused build whose last attempts fail is failed by any process that sees it: it has no lock", async ({ store }) => {
+  check("a paused build whose last attempts fail is failed by any process, because it has no lock", async ({ store }) => {
     const at = await site(store);
     const running = await outOfMoney(store, at);
     const fail = () => store.builds.move(at.build.id, TARGETS_FAILED, { by: "holdfast" });

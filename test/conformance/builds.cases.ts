@@ -36,7 +36,7 @@ const KILLED_WORKERS = { name: "CrashError", code: "CRASHED", message: "It took 
 const SOURCE_FAILED: WantedMove = { move: "fail", reason: "source_failed" };
 
 export function buildCases(check: Check): void {
-  check("a build that is started is ACTIVE, with its stages, its budget and the job that lists its source", async (ground) => {
+  check("a started build is ACTIVE, with its stages, its budget and its listing job", async (ground) => {
     const { store, clock } = ground;
     const { build: led, lead } = await started(store, { maxFailures: 3 });
     const { isQueuePaused: isResting, retries, ...build } = led;
@@ -88,7 +88,7 @@ export function buildCases(check: Check): void {
     assert.ok(resumed.some(({ ready }) => ready?.has("pipeline/docs")));
   });
 
-  check("a second start finds out who leads the first, and changes nothing", async ({ store, clock }) => {
+  check("a second start returns the running build's orchestrator, and changes nothing", async ({ store, clock }) => {
     const { build, lead } = await started(store);
     const { token: _, ...known } = lead;
     const acquiredAt = clock.now();
@@ -98,7 +98,7 @@ export function buildCases(check: Check): void {
     await changesNothing(store, { conflict }, () => store.builds.start(newBuild(other)));
   });
 
-  check("of several that start at once one does, and the others get its name", async ({ store }) => {
+  check("of several concurrent starts one succeeds, and the others get its build", async ({ store }) => {
     const holder = await register(store);
     const answers = await Promise.all(["a", "b", "c"].map((token) => store.builds.start(newBuild(newLead(holder, token)))));
     const conflicts = answers.filter((answer) => "conflict" in answer);
@@ -111,7 +111,7 @@ export function buildCases(check: Check): void {
     assert.equal(await claimable(store, build), 1, "there is one listing");
   });
 
-  check.shared("of two processes that start at once one does", async ({ store, another }) => {
+  check.shared("of two processes that start at once, one succeeds", async ({ store, another }) => {
     const stores = [store, await another(), await another()];
     const leads = await Promise.all(stores.map(async (one, i) => newLead(await register(one), `token-${i}`)));
     const answers = await Promise.all(stores.map((one, i) => one.builds.start(newBuild(leads[i] as (typeof leads)[0]))));
@@ -119,7 +119,7 @@ export function buildCases(check: Check): void {
     assert.equal((await store.builds.list({ limit: 10 })).items.length, 1);
   });
 
-  check("two pipelines are led at the same time", async ({ store }) => {
+  check("two pipelines have orchestrators at the same time", async ({ store }) => {
     const docs = await started(store);
     const blog = await started(store, { pipeline: "blog" });
     assert.deepEqual(
@@ -134,7 +134,7 @@ export function buildCases(check: Check): void {
     assert.equal(await isQueuePaused(store, blog.build), false, "the other continues");
   });
 
-  check("a start abandons the build that crashed, and says so", async ({ store, clock }) => {
+  check("a start abandons the crashed build before it, and says so", async ({ store, clock }) => {
     const { build: old } = await stopped(store);
     pass(clock, 1_000);
     const { build, lock } = await started(store, { token: "token-2" });
@@ -149,12 +149,12 @@ export function buildCases(check: Check): void {
     assert.equal(await isQueuePaused(store, build), false, "the queue that they share is open");
   });
 
-  check("a start is refused while a build of the pipeline is paused for its budget", async ({ store }) => {
+  check("a start is rejected while a build of the pipeline is paused for its budget", async ({ store }) => {
     const { build, lead } = await paused(store);
     await changesNothing(store, { paused: build.id }, () => store.builds.start(newBuild({ ...lead, token: "token-2" })));
   });
 
-  check("a start that fails leaves nothing behind, not even the abandoning of the one before", async ({ store }) => {
+  check("a failed start leaves nothing behind, not even the abandoning of an older build", async ({ store }) => {
     const { lead } = await stopped(store);
     const before = await everything(store);
     const bad = { ...listing("docs") };
@@ -167,7 +167,7 @@ export function buildCases(check: Check): void {
     assert.deepEqual(await everything(store), before);
   });
 
-  check("a call that cannot be carried out does not harm other calls of the same batch", async ({ store }) => {
+  check("a call that fails does not affect other calls of the same batch", async ({ store }) => {
     const { build, lock } = await started(store);
     const holder = await register(store);
     const [failed, blog] = await Promise.allSettled([
@@ -181,7 +181,7 @@ export function buildCases(check: Check): void {
   });
 
   check(
-    "each transition has its number, its reason and its event, in order, and the queue isQueuePaused but for ACTIVE",
+    "each transition has its number, reason and event, in order, and the queue is paused unless the build is ACTIVE",
     async (ground) => {
       const { store, clock } = ground;
       const led = await started(store);
@@ -224,7 +224,7 @@ export function buildCases(check: Check): void {
     await refused(store, "BUILD_STATE", () => store.builds.move(build.id, { move: "resume", reason: "resumed" }, lock));
   });
 
-  check("what has ended never moves again", async ({ store }) => {
+  check("a build that has ended never moves again", async ({ store }) => {
     const led = await started(store);
     await store.builds.move(led.build.id, abandonment("not needed"), { by: "operator" });
     await refused(store, "BUILD_STATE", () => store.builds.move(led.build.id, abandonment("really"), { by: "operator" }));
@@ -238,7 +238,7 @@ export function buildCases(check: Check): void {
     await refused(store, "BUILD_STATE", () => store.builds.start(resuming(led, { token: "token-3" })));
   });
 
-  check("an operator abandons a build in any state, and its orchestrator has no lock any more", async ({ store, clock }) => {
+  check("an operator abandons a build in any state, and its orchestrator loses the lock", async ({ store, clock }) => {
     const { build, lock } = await started(store);
     pass(clock, 10);
     const abandoned = made(await store.builds.move(build.id, abandonment("wrong folder"), { by: "operator" }));
@@ -272,7 +272,7 @@ export function buildCases(check: Check): void {
     await changesNothing(store, { conflict }, () => store.builds.start(resuming(led)));
   });
 
-  check.shared("of two processes that resume at once one does", async ({ store, another }) => {
+  check.shared("of two processes that resume at once, one succeeds", async ({ store, another }) => {
     const led = await stopped(store);
     const other = await another();
     const answers = await Promise.all([
@@ -283,7 +283,7 @@ export function buildCases(check: Check): void {
     assert.equal((await seeBuild(store, led.build)).seq, 3);
   });
 
-  check("each round follows the one before, once, with a job that lists it", async ({ store }) => {
+  check("each round follows the one before once, with its listing job", async ({ store }) => {
     const { build, lock } = await started(store);
     assert.equal(await claimable(store, build), 1);
     const next = (round: number, key = lock) => store.builds.advance(build.id, key, { round, listing: listing("docs", round) });
@@ -302,54 +302,51 @@ export function buildCases(check: Check): void {
     await changesNothing(store, false, () => next(2));
   });
 
-  check(
-    "a resume takes failures out of the counts until they are listed again, and what is left counts again",
-    async ({ store }) => {
-      const at = await site(store, { maxFailures: 1 });
-      const leases = await parsing(store, at, ["a", "b"], { attempts: 1 });
-      for (const lease of leases) await settleItem(store, lease, ended({ result: null, cost: dollars(1) }), FAILED_FOR_GOOD);
-      await settleItem(store, at.lister, ended({ result: null }));
-      const failed = { parse: [0, 0, 2, 0, 0], index: [0, 0, 0, 0, 0] };
-      assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
-      await store.builds.move(at.build.id, STOPPED, at.lock);
-      const resumed = made(await store.builds.start(resuming(at))) as OrchestratedBuild;
-      assert.deepEqual([resumed.retries, resumed.failed, resumed.spent.micros], [true, 0, 20_000]);
-      assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
-      const lock = { pipeline: "docs", token: "token-2" };
-      await refused(store, "BUILD_NOT_READY", () => store.builds.move(at.build.id, SUCCEED, lock));
-      // Stopped before anything was listed again: they have failed, as before.
-      await store.builds.move(at.build.id, STOPPED, lock);
-      assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
-      assert.equal((await store.work.results({ build: at.build.id, failed: true, limit: 9 })).length, 2);
-      await store.builds.start(resuming(at, { token: "token-3" }));
-      const own = { pipeline: "docs", token: "token-3" };
-      assert.equal(await store.builds.advance(at.build.id, own, { round: 0, listing: listing("docs") }), true);
-      assert.equal(
-        await store.builds.advance(at.build.id, own, { round: 0, listing: listing("docs") }),
-        false,
-        "while it is listed",
-      );
-      const lister = await claimOne(store, { from: [{ queue: at.build.queue, lease: LEASE }] });
-      const page = await store.work.results({ retried: at.build.key, after: 0, limit: 1 });
-      const rest = await store.work.results({ retried: at.build.key, after: (page[0] as StoredResult).key, limit: 9 });
-      assert.deepEqual(
-        [...page, ...rest].map(({ stage, path }) => [stage, path]),
-        [
-          ["parse", "a"],
-          ["parse", "b"],
-        ],
-      );
-      const row = await seeTarget(store, "a");
-      assert.equal(row.failure, page[0]?.key);
-      const targets = [again(row, toWork(at.build, "parse", "a"))];
-      await list(store, { ...at, lister }, { targets, retried: page.map(({ key }) => key) });
-      assert.deepEqual(await store.work.results({ retried: at.build.key, after: 0, limit: 9 }), rest);
-      assert.equal((await seeTarget(store, "a")).failure, null);
-      assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
-      await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
-      assert.deepEqual((await counts(store, at.build))[1], 1, "the other one has failed and was not tried again");
-    },
-  );
+  check("a resume removes failures from the counts until they are listed again", async ({ store }) => {
+    const at = await site(store, { maxFailures: 1 });
+    const leases = await parsing(store, at, ["a", "b"], { attempts: 1 });
+    for (const lease of leases) await settleItem(store, lease, ended({ result: null, cost: dollars(1) }), FAILED_FOR_GOOD);
+    await settleItem(store, at.lister, ended({ result: null }));
+    const failed = { parse: [0, 0, 2, 0, 0], index: [0, 0, 0, 0, 0] };
+    assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
+    await store.builds.move(at.build.id, STOPPED, at.lock);
+    const resumed = made(await store.builds.start(resuming(at))) as OrchestratedBuild;
+    assert.deepEqual([resumed.retries, resumed.failed, resumed.spent.micros], [true, 0, 20_000]);
+    assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
+    const lock = { pipeline: "docs", token: "token-2" };
+    await refused(store, "BUILD_NOT_READY", () => store.builds.move(at.build.id, SUCCEED, lock));
+    // Stopped before anything was listed again: they have failed, as before.
+    await store.builds.move(at.build.id, STOPPED, lock);
+    assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
+    assert.equal((await store.work.results({ build: at.build.id, failed: true, limit: 9 })).length, 2);
+    await store.builds.start(resuming(at, { token: "token-3" }));
+    const own = { pipeline: "docs", token: "token-3" };
+    assert.equal(await store.builds.advance(at.build.id, own, { round: 0, listing: listing("docs") }), true);
+    assert.equal(
+      await store.builds.advance(at.build.id, own, { round: 0, listing: listing("docs") }),
+      false,
+      "while it is listed",
+    );
+    const lister = await claimOne(store, { from: [{ queue: at.build.queue, lease: LEASE }] });
+    const page = await store.work.results({ retried: at.build.key, after: 0, limit: 1 });
+    const rest = await store.work.results({ retried: at.build.key, after: (page[0] as StoredResult).key, limit: 9 });
+    assert.deepEqual(
+      [...page, ...rest].map(({ stage, path }) => [stage, path]),
+      [
+        ["parse", "a"],
+        ["parse", "b"],
+      ],
+    );
+    const row = await seeTarget(store, "a");
+    assert.equal(row.failure, page[0]?.key);
+    const targets = [again(row, toWork(at.build, "parse", "a"))];
+    await list(store, { ...at, lister }, { targets, retried: page.map(({ key }) => key) });
+    assert.deepEqual(await store.work.results({ retried: at.build.key, after: 0, limit: 9 }), rest);
+    assert.equal((await seeTarget(store, "a")).failure, null);
+    assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
+    await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
+    assert.deepEqual((await counts(store, at.build))[1], 1, "the other one has failed and was not tried again");
+  });
 
   for (const [what, { hasDied, byOperator }] of [
     ["a resume after a stop runs a target again that killed its workers", { hasDied: false, byOperator: false }],
@@ -375,7 +372,7 @@ export function buildCases(check: Check): void {
       );
     });
 
-  check("builds are listed in the order in which they were made, page by page", async ({ store, clock }) => {
+  check("builds are listed in the order of creation, page by page", async ({ store, clock }) => {
     const ids: string[] = [];
     const add = async (given: Partial<NewBuild> = {}) => {
       const led = await started(store, given);
@@ -414,7 +411,7 @@ export function buildCases(check: Check): void {
     assert.equal(await buildById(store.builds, "nothing"), null);
   });
 
-  check("one look finds the newest build of each pipeline, and so whatever has not ended", async ({ store }) => {
+  check("one query finds the newest build of each pipeline, and so every unfinished one", async ({ store }) => {
     assert.deepEqual((await store.builds.list({ newest: true })).items, []);
     const docs = await started(store);
     const blog = await started(store, { pipeline: "blog" });
@@ -432,7 +429,7 @@ export function buildCases(check: Check): void {
     assert.deepEqual(found[1], await seeBuild(store, again.build), "as it is when it is asked for");
   });
 
-  check("the audit says who did what to which build, as it was before and after", async ({ store, clock }) => {
+  check("the audit has actor, action and states of each build transition", async ({ store, clock }) => {
     const { build, lock } = await started(store);
     const at = clock.now();
     pass(clock, 1_000);
@@ -463,7 +460,7 @@ export function buildCases(check: Check): void {
     assert.deepEqual(await store.audit.page({ after: 0, limit: 10, subject: "nothing" }), []);
   });
 
-  check.shared("builds, locks, audit and events are there after everything was closed", async ({ store, reopen }) => {
+  check.shared("builds, locks, audit and events survive a reopening", async ({ store, reopen }) => {
     await paused(store);
     await started(store, { pipeline: "blog" });
     const before = await everything(store);

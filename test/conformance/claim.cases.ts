@@ -21,7 +21,7 @@ import {
 import type { Check } from "./suite.ts";
 
 export function claimCases(check: Check): void {
-  check("a claim has all that a worker needs, and the job shows that it runs", async ({ store, clock }) => {
+  check("a claim has everything a worker needs, and the job shows as running", async ({ store, clock }) => {
     const policy = { ...POLICY, attempts: 7, timeout: 5 };
     const id = await addOne(store, { name: "resize", queue: "images", version: 3, input: '{"a":[1]}', priority: 4, policy });
     pass(clock, 500);
@@ -75,7 +75,7 @@ export function claimCases(check: Check): void {
     }
   });
 
-  check("jobs that are claimed together have leases of their own", async ({ store }) => {
+  check("jobs that are claimed together have their own leases", async ({ store }) => {
     const ids = await add(store, {}, {});
     const [a, b] = await claim(store);
     assert.ok(a && b);
@@ -86,7 +86,7 @@ export function claimCases(check: Check): void {
 
   // ── order ──
 
-  check("higher priority first, then first in, first out", async ({ store }) => {
+  check("a higher priority comes first, then first in, first out", async ({ store }) => {
     const [a, b, c, d, e] = await add(
       store,
       { priority: 0 },
@@ -101,7 +101,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [c]);
   });
 
-  check("the order holds over the names and versions of a queue", async ({ store }) => {
+  check("the order holds across the names and versions of a queue", async ({ store }) => {
     const ids = await add(
       store,
       { name: "a", queue: "q", priority: 1 },
@@ -115,7 +115,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [b1, last]);
   });
 
-  check("a job that was given back keeps its place", async ({ store }) => {
+  check("a released job keeps its place", async ({ store }) => {
     const [first, second, third] = await add(store, {}, {}, {});
     const claimed = await claimOne(store);
     assert.equal(claimed.id, first);
@@ -123,13 +123,13 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [first, second, third]);
   });
 
-  check("a job that was reclaimed keeps its place", async ({ store }) => {
+  check("a reclaimed job keeps its place", async ({ store }) => {
     const [first, second] = await add(store, {}, {});
     await takeBack(store, "crashed", await claimOne(store));
     assert.deepEqual(await claimIds(store), [first, second]);
   });
 
-  check("a job that is retried keeps its place once its backoff is over", async ({ store, clock }) => {
+  check("a retried job keeps its place after its backoff", async ({ store, clock }) => {
     const [first, second] = await add(store, {}, {});
     await settle(store, await claimOne(store), { kind: "error", error: ERROR });
     pass(clock, POLICY.delay);
@@ -137,7 +137,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [first, second, third]);
   });
 
-  check("a delayed job stands where it was made, not where it became due", async ({ store, clock }) => {
+  check("a delayed job takes its place by creation, not by due time", async ({ store, clock }) => {
     const delayed = await addOne(store, { delay: 1_000 });
     const later = await addOne(store);
     pass(clock, 1_000);
@@ -146,7 +146,7 @@ export function claimCases(check: Check): void {
 
   // ── time ──
 
-  check("a delayed job is not claimed a millisecond early, and then it is", async ({ store, clock }) => {
+  check("a delayed job is claimable at its instant, and not a millisecond before", async ({ store, clock }) => {
     const id = await addOne(store, { delay: 1_000 });
     pass(clock, 999);
     assert.deepEqual(await claim(store), []);
@@ -154,7 +154,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [id]);
   });
 
-  check("delayed jobs become due each at its time", async ({ store, clock }) => {
+  check("delayed jobs become due each at its own time", async ({ store, clock }) => {
     const [c, a, b] = await add(store, { delay: 3_000 }, { delay: 1_000 }, { delay: 2_000 });
     for (const id of [a, b, c]) {
       pass(clock, 1_000);
@@ -162,7 +162,7 @@ export function claimCases(check: Check): void {
     }
   });
 
-  check("a far-future backlog stays where it is and blocks nothing", async ({ store, clock }) => {
+  check("jobs far in the future block nothing", async ({ store, clock }) => {
     await add(store, ...Array.from({ length: 2_500 }, () => ({ delay: 86_400_000, priority: 9 })));
     const ready = await addOne(store);
     assert.deepEqual(await claimIds(store), [ready]);
@@ -173,7 +173,7 @@ export function claimCases(check: Check): void {
     assert.equal(claimed, 2_500);
   });
 
-  check("a job that comes back from a backoff is not claimed before its time", async ({ store, clock }) => {
+  check("a job is not claimed before its backoff ends", async ({ store, clock }) => {
     await add(store, { policy: { delay: 5_000 } });
     await settle(store, await claimOne(store), { kind: "error", error: ERROR });
     pass(clock, 4_999);
@@ -184,7 +184,7 @@ export function claimCases(check: Check): void {
 
   // ── what is asked for ──
 
-  check("a claim takes only names, versions and queues that it asks for", async ({ store }) => {
+  check("a claim takes only the names, versions and queues that it asks for", async ({ store }) => {
     const [a1, a2, b1, far] = await add(
       store,
       { name: "a", queue: "q" },
@@ -203,20 +203,20 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store, from({ queue: "q" })), [b1]);
   });
 
-  check("jobs that no worker here can run never block the others", async ({ store }) => {
+  check("jobs without a worker never block others", async ({ store }) => {
     await add(store, ...Array.from({ length: 300 }, () => ({ name: "unknown", queue: "q", priority: 9 })));
     const id = await addOne(store, { name: "known", queue: "q" });
     assert.deepEqual(await claimIds(store, { from: [{ name: "known", version: 1, lease: LEASE }], max: 1 }), [id]);
   });
 
-  check("each queue has its share, however many names another one has", async ({ store }) => {
+  check("each queue has its share, however many names another queue has", async ({ store }) => {
     for (const name of ["a1", "a2", "a3", "a4"]) await add(store, ...Array.from({ length: 3 }, () => ({ name, queue: "a" })));
     await add(store, ...Array.from({ length: 3 }, () => ({ queue: "b" })));
     const claimed = await claim(store, { max: 4 });
     assert.deepEqual(claimed.map(({ queue }) => queue).sort(), ["a", "a", "b", "b"]);
   });
 
-  check("each source has a lease of its own", async ({ store, clock }) => {
+  check("each source has its own lease", async ({ store, clock }) => {
     await add(store, { name: "a", queue: "q" }, { name: "b", queue: "q" });
     const claimed = await claim(store, {
       from: [
@@ -238,13 +238,13 @@ export function claimCases(check: Check): void {
     );
   });
 
-  check("a job that another process has just made can be claimed, whatever its name", async ({ store }) => {
+  check("a job that another process has just added can be claimed, whatever its name", async ({ store }) => {
     await claim(store);
     const id = await addOne(store, { name: "new", queue: "new" });
     assert.deepEqual(await claimIds(store), [id]);
   });
 
-  check.shared("a name that another process brought is claimed here", async ({ store, another }) => {
+  check.shared("a name that another process added is claimed here", async ({ store, another }) => {
     await claim(store);
     const other = await another();
     const id = await addOne(other, { name: "brought", queue: "along", policy: { attempts: 11 } });
@@ -262,14 +262,14 @@ export function claimCases(check: Check): void {
     assert.deepEqual([queues.filter((q) => q === "long").length, queues.filter((q) => q === "short").length], [4, 4]);
   });
 
-  check("what a short queue leaves of its share goes to the others", async ({ store }) => {
+  check("the unused share of a short queue goes to the others", async ({ store }) => {
     await add(store, ...Array.from({ length: 20 }, () => ({ queue: "long" })));
     await add(store, { queue: "short" });
     const queues = (await claim(store, { max: 8 })).map(({ queue }) => queue);
     assert.deepEqual([queues.filter((q) => q === "long").length, queues.filter((q) => q === "short").length], [7, 1]);
   });
 
-  check("a worker of one job at a time serves every queue, settle by settle", async ({ store }) => {
+  check("a worker with one slot serves every queue, settle by settle", async ({ store }) => {
     for (const queue of ["a", "b", "c"]) await add(store, ...Array.from({ length: 12 }, () => ({ queue })));
     const served: Record<string, number> = { a: 0, b: 0, c: 0 };
     for (let n = 0; n < 12; n++) {
@@ -280,7 +280,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(served, { a: 4, b: 4, c: 4 });
   });
 
-  check("a worker of one job at a time serves every queue, whatever else is committed in between", async ({ store }) => {
+  check("a worker with one slot serves every queue, whatever is committed in between", async ({ store }) => {
     for (const queue of ["a", "b"]) await add(store, ...Array.from({ length: 8 }, () => ({ queue })));
     for (const between of [0, 1, 2, 3]) {
       const served = new Set<string>();
@@ -307,7 +307,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual([names.filter((n) => n === "few").length, names.filter((n) => n === "many").length], [2, 5]);
   });
 
-  check("a source with a max of none gives none", async ({ store }) => {
+  check("a source with max 0 gives none", async ({ store }) => {
     await add(store, { name: "a" }, { name: "b" });
     const from = [
       { name: "a", max: 0, lease: LEASE },
@@ -319,12 +319,12 @@ export function claimCases(check: Check): void {
     );
   });
 
-  check("a source's max holds over its queues together", async ({ store }) => {
+  check("a source's max applies over its queues together", async ({ store }) => {
     await add(store, { queue: "p" }, { queue: "p" }, { queue: "q" }, { queue: "q" });
     assert.equal((await claim(store, { from: [{ name: "work", max: 3, lease: LEASE }] })).length, 3);
   });
 
-  check("a source's max holds over its names and versions together, in order", async ({ store }) => {
+  check("a source's max applies over its names and versions together, in order", async ({ store }) => {
     const ids = await add(
       store,
       { name: "a", queue: "q", priority: 1 },
@@ -336,7 +336,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { from: [{ queue: "q", max: 1, lease: LEASE }] }), [ids[0]]);
   });
 
-  check("every queue has its share of a claim, though a source that they have in common has given its max", async ({ store }) => {
+  check("every queue has its share although a common source has reached its max", async ({ store }) => {
     for (const queue of ["a", "b"]) await add(store, { name: "few", queue, priority: 5 }, { queue }, { queue });
     const from = [{ name: "few", max: 1, lease: LEASE }, { lease: LEASE }];
     const claimed = await claim(store, { from, max: 2 });
@@ -344,7 +344,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(claimed.map(({ name }) => name).sort(), ["few", "work"]);
   });
 
-  check("a queue has its share though a source of some of its names has given its max", async ({ store }) => {
+  check("a queue has its share although a source of some of its names has reached its max", async ({ store }) => {
     const from = [{ name: "few", max: 1, lease: LEASE }, { lease: LEASE }];
     // Each queue is served first once.
     for (let n = 0; n < 2; n++) {
@@ -356,7 +356,7 @@ export function claimCases(check: Check): void {
     }
   });
 
-  check("a source's max counts jobs that were running when a worker died", async ({ store }) => {
+  check("a source's max counts suspects, too", async ({ store }) => {
     const holder = await register(store);
     const suspect = await running(store);
     await takeBack(store, "crashed", suspect);
@@ -365,7 +365,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { from, holder }), [suspect.id, others[0]]);
   });
 
-  check("a source that has given its max gives no suspect on top", async ({ store }) => {
+  check("a source that has reached its max gives no suspect", async ({ store }) => {
     const suspect = await running(store);
     await takeBack(store, "crashed", suspect);
     const [first] = await add(store, { priority: 5 }, { priority: 4 });
@@ -376,7 +376,7 @@ export function claimCases(check: Check): void {
 
   // ── suspects ──
 
-  check("a holder gets at most one job at a time that was running when a worker died", async ({ store }) => {
+  check("a holder gets at most one suspect at a time", async ({ store }) => {
     const holder = await register(store);
     const ids = await add(store, {}, {}, {});
     await takeBack(store, "crashed", ...(await claim(store)));
@@ -409,7 +409,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual([a.length, b.length], [1, 0]);
   });
 
-  check("a suspect has its turn by priority, like any other", async ({ store }) => {
+  check("a suspect comes by priority, like any other job", async ({ store }) => {
     const holder = await register(store);
     const low = await addOne(store, { priority: 1 });
     await takeBack(store, "crashed", await claimOne(store));
@@ -431,7 +431,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(names, ["b"]);
   });
 
-  check("a suspect has its turn in its queue, whatever suspects wait in queues that are not served", async ({ store }) => {
+  check("a suspect comes in its order, whatever suspects wait in queues that are not served", async ({ store }) => {
     for (const queue of ["a", "b"]) await add(store, { queue, priority: queue === "a" ? 5 : 4 });
     await takeBack(store, "crashed", ...(await claim(store)));
     await add(store, { queue: "a", priority: -5 }, { queue: "b", priority: -5 });
@@ -443,7 +443,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual([first.priority, second.priority].sort(), [4, 5]);
   });
 
-  check("a suspect of one queue is claimed along with another queue's innocents", async ({ store }) => {
+  check("a suspect of one queue is claimed together with jobs of another", async ({ store }) => {
     const holder = await register(store);
     for (const [suspect, clean] of [
       ["a", "b"],
@@ -457,7 +457,7 @@ export function claimCases(check: Check): void {
     }
   });
 
-  check("every queue has its share of a claim, whatever suspects wait in the others", async ({ store }) => {
+  check("every queue has its share, whatever suspects wait in the others", async ({ store }) => {
     for (const queue of ["a", "b"]) await add(store, { queue, priority: 5 });
     await takeBack(store, "crashed", ...(await claim(store)));
     for (const queue of ["a", "b"]) await add(store, { queue }, { queue });
@@ -466,14 +466,14 @@ export function claimCases(check: Check): void {
     assert.deepEqual(claimed.map(({ priority }) => priority).sort(), [0, 5]);
   });
 
-  check("queues that are locked take no share of a claim", async ({ store }) => {
+  check("locked queues take no share of a claim", async ({ store }) => {
     for (const queue of ["a", "b", "c"]) await add(store, ...Array.from({ length: 10 }, () => ({ queue })));
     await claim(store, { from: [{ queue: "b", lease: LEASE }], max: 1, exclusive: "token" });
     const claimed = await claim(store, { max: 12 });
     for (const queue of ["a", "c"]) assert.equal(claimed.filter((one) => one.queue === queue).length, 6, queue);
   });
 
-  check("a suspect whose source has given its max keeps no other suspect back", async ({ store }) => {
+  check("a suspect whose source has reached its max does not block another suspect", async ({ store }) => {
     const [, last] = await add(store, { name: "few", queue: "q" }, { name: "many", queue: "q", priority: -5 });
     await takeBack(store, "crashed", ...(await claim(store)));
     const [first] = await add(store, { name: "few", queue: "q", priority: 5 });
@@ -484,7 +484,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { holder: await register(store), from }), [first, last]);
   });
 
-  check("a claim by hand gets one suspect, too, out of however many queues", async ({ store }) => {
+  check("a claim by hand gets one suspect, out of any number of queues", async ({ store }) => {
     await add(store, { queue: "a" }, { queue: "a" }, { queue: "b" }, { queue: "c" });
     await takeBack(store, "crashed", ...(await claim(store)));
     assert.equal((await claim(store)).length, 1);
@@ -500,7 +500,7 @@ export function claimCases(check: Check): void {
 
   // ── outlook ──
 
-  check("the outlook says whether there is something now, and when there will be", async ({ store, clock }) => {
+  check("the outlook says whether a job is ready, and when the next one is", async ({ store, clock }) => {
     const from = [{ lease: LEASE }];
     assert.deepEqual(await store.outlook(from), { ready: false, nextIn: null });
     await add(store, { delay: 5_000 }, { delay: 2_000 });
@@ -513,7 +513,7 @@ export function claimCases(check: Check): void {
     assert.equal((await store.outlook(from)).ready, true);
   });
 
-  check("the outlook is of what is asked for, not of others' jobs", async ({ store, clock }) => {
+  check("the outlook covers only the sources that are asked for", async ({ store, clock }) => {
     await add(store, { name: "mine", delay: 9_000 }, { name: "other", delay: 1_000 }, { name: "other" });
     const from = [{ name: "mine", version: 1, lease: LEASE }];
     assert.deepEqual(await store.outlook(from), { ready: false, nextIn: 9_000 });
@@ -522,18 +522,18 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await store.outlook([{ name: "absent", lease: LEASE }]), { ready: false, nextIn: null });
   });
 
-  check("the outlook is of the soonest, whatever its name and queue", async ({ store }) => {
+  check("the outlook has the soonest instant over all names and queues", async ({ store }) => {
     await add(store, { name: "a", delay: 5_000 }, { name: "b", delay: 3_000 }, { name: "c", queue: "a", delay: 4_000 });
     assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: 3_000 });
   });
 
-  check("the outlook is not ready for a suspect that waits out its backoff", async ({ store }) => {
+  check("the outlook is not ready for a suspect in its backoff", async ({ store }) => {
     await add(store, { policy: { delay: 4_000 } });
     for (let n = 0; n < 2; n++) await takeBack(store, "crashed", await claimOne(store));
     assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: 4_000 });
   });
 
-  check("the outlook counts suspects, and not what a lock keeps back", async ({ store }) => {
+  check("the outlook counts suspects, and no locked jobs", async ({ store }) => {
     const from = [{ lease: LEASE }];
     await takeBack(store, "crashed", await running(store));
     assert.equal((await store.outlook(from)).ready, true);
@@ -541,7 +541,7 @@ export function claimCases(check: Check): void {
     assert.equal((await store.outlook(from)).ready, false);
   });
 
-  check("what a claim says is left, where it says so, is the outlook behind it", async ({ store, clock }) => {
+  check("the outlook that a claim returns equals the outlook after it", async ({ store, clock }) => {
     const compare = async (max: number, ...names: string[]): Promise<void> => {
       const from = ["a", ...names].map((name) => ({ name, lease: LEASE }));
       let left: ClaimOutlook | undefined;
@@ -563,7 +563,7 @@ export function claimCases(check: Check): void {
     await compare(1);
   });
 
-  check("a claim writes nothing but what it takes", async ({ store }) => {
+  check("a claim without a job writes nothing", async ({ store }) => {
     const id = await addOne(store, { id: "a", key: "k", priority: 2, input: '"x"' });
     const before = await see(store, id);
     await claimOne(store);

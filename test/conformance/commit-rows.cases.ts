@@ -16,7 +16,7 @@ function success({ job, fence }: Claimed, ...commit: CommitRows[]): Settlement[]
 }
 
 export function commitRowsCases(check: Check): void {
-  check("rows are committed with the success, callback after callback", async ({ store, userTable }) => {
+  check("rows commit with the success, callback after callback", async ({ store, userTable }) => {
     const table = await userTable();
     const claimed = await running(store);
     const calls: number[] = [];
@@ -39,27 +39,30 @@ export function commitRowsCases(check: Check): void {
     assert.equal((await countJobs(store.queries)).succeeded, 1);
   });
 
-  check("a callback that throws undoes rows and success, and the attempt still holds its lease", async ({ store, userTable }) => {
-    const table = await userTable();
-    const claimed = await running(store, { name: "a" });
-    const boom = { not: "even an error" };
-    const followUps = [newJob({ name: "b", followUpId: "follow-up" })];
-    const [settlement] = success(
-      claimed,
-      (tx) => table.add(tx, 1),
-      () => {
-        throw boom;
-      },
-    );
-    const call = store.settle([{ ...(settlement as Settlement), followUps }]);
-    await assert.rejects(call, (error) => error instanceof CommitRowsFailed && error.cause === boom);
-    assert.deepEqual(await table.all(), []);
-    assert.deepEqual(await store.inspect([claimed]), ["held"]);
-    assert.deepEqual((await store.queries.list({ limit: 10 })).items.length, 1, "no follow-up");
-    // What was learnt in the transaction is forgotten.
-    assert.deepEqual(await store.settle([{ ...(settlement as Settlement), followUps, commit: undefined }]), ["held"]);
-    assert.equal((await claim(store)).length, 1);
-  });
+  check(
+    "a callback that throws rolls back rows and success, and the attempt still holds its lease",
+    async ({ store, userTable }) => {
+      const table = await userTable();
+      const claimed = await running(store, { name: "a" });
+      const boom = { not: "even an error" };
+      const followUps = [newJob({ name: "b", followUpId: "follow-up" })];
+      const [settlement] = success(
+        claimed,
+        (tx) => table.add(tx, 1),
+        () => {
+          throw boom;
+        },
+      );
+      const call = store.settle([{ ...(settlement as Settlement), followUps }]);
+      await assert.rejects(call, (error) => error instanceof CommitRowsFailed && error.cause === boom);
+      assert.deepEqual(await table.all(), []);
+      assert.deepEqual(await store.inspect([claimed]), ["held"]);
+      assert.deepEqual((await store.queries.list({ limit: 10 })).items.length, 1, "no follow-up");
+      // What was learnt in the transaction is forgotten.
+      assert.deepEqual(await store.settle([{ ...(settlement as Settlement), followUps, commit: undefined }]), ["held"]);
+      assert.equal((await claim(store)).length, 1);
+    },
+  );
 
   check("the callbacks of a lost lease are not called", async ({ store, userTable }) => {
     const table = await userTable();
@@ -87,7 +90,7 @@ export function commitRowsCases(check: Check): void {
     assert.deepEqual(await table.all(), [7]);
   });
 
-  check("a success whose follow-up is rejected is a failure, and commits no rows", async ({ store, userTable }) => {
+  check("a success with a rejected follow-up is a failure, and commits no rows", async ({ store, userTable }) => {
     const table = await userTable();
     await add(store, { id: "taken", name: "other", delay: 1_000 });
     const claimed = await running(store, { name: "a" });
@@ -99,7 +102,7 @@ export function commitRowsCases(check: Check): void {
     assert.deepEqual(await table.all(), []);
   });
 
-  check("follow-ups, slots and dependents of such a success are as of any other", async ({ store, userTable }) => {
+  check("follow-ups, slots and dependents of such a success are handled as usual", async ({ store, userTable }) => {
     const table = await userTable();
     const declares = declaring([limitRule({ concurrency: 1 })]);
     const limited = { declares, limitKeys: ["k"] };
@@ -120,31 +123,28 @@ export function commitRowsCases(check: Check): void {
     assert.deepEqual(names.sort(), ["dependent", "new name", "work"]);
   });
 
-  check(
-    "two attempts with callbacks at once, and others beside them, do not disturb each other",
-    async ({ store, userTable }) => {
-      const table = await userTable();
-      const [a, b, c, d] = [await running(store), await running(store), await running(store), await running(store)];
-      const ends = await Promise.allSettled([
-        store.settle(success(a, (tx) => table.add(tx, 1))),
-        store.settle([{ job: b.job, fence: b.fence, outcome: SUCCEEDED }]),
-        store.settle(
-          success(c, (tx) => {
-            const added = table.add(tx, 2);
-            return added instanceof Promise ? added.then(fail) : fail();
-          }),
-        ),
-        store.settle(success(d, (tx) => table.add(tx, 3))),
-        add(store, { id: "new" }),
-      ]);
-      assert.deepEqual(
-        ends.map(({ status }) => status),
-        ["fulfilled", "fulfilled", "rejected", "fulfilled", "fulfilled"],
-      );
-      assert.deepEqual(await table.all(), [1, 3]);
-      assert.deepEqual(await store.inspect([a, b, c, d]), ["lost", "lost", "held", "lost"]);
-    },
-  );
+  check("two attempts with callbacks and others beside them do not affect each other", async ({ store, userTable }) => {
+    const table = await userTable();
+    const [a, b, c, d] = [await running(store), await running(store), await running(store), await running(store)];
+    const ends = await Promise.allSettled([
+      store.settle(success(a, (tx) => table.add(tx, 1))),
+      store.settle([{ job: b.job, fence: b.fence, outcome: SUCCEEDED }]),
+      store.settle(
+        success(c, (tx) => {
+          const added = table.add(tx, 2);
+          return added instanceof Promise ? added.then(fail) : fail();
+        }),
+      ),
+      store.settle(success(d, (tx) => table.add(tx, 3))),
+      add(store, { id: "new" }),
+    ]);
+    assert.deepEqual(
+      ends.map(({ status }) => status),
+      ["fulfilled", "fulfilled", "rejected", "fulfilled", "fulfilled"],
+    );
+    assert.deepEqual(await table.all(), [1, 3]);
+    assert.deepEqual(await store.inspect([a, b, c, d]), ["lost", "lost", "held", "lost"]);
+  });
 
   check("a settlement with callbacks is the only one of its call", async ({ store }) => {
     const [a, b] = [await running(store), await running(store)];

@@ -27,7 +27,7 @@ import type { Check } from "./suite.ts";
 import { countJobs } from "../../src/store/queries.ts";
 
 export function dependencyCases(check: Check): void {
-  check("a job that comes after another waits until it has succeeded, and then is pending", async ({ store }) => {
+  check("a dependent job waits until its upstream has succeeded, and then is pending", async ({ store }) => {
     const upstream = await running(store);
     const id = await addOne(store, { after: [upstream.id] });
     assert.equal((await see(store, id)).state, "waiting");
@@ -42,7 +42,7 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [id]);
   });
 
-  check("after several it waits for the last of them, whichever that is", async ({ store }) => {
+  check("a job with several upstreams waits for the last of them", async ({ store }) => {
     const ups = await add(store, {}, {}, {});
     const id = await addOne(store, { after: ups, name: "down" });
     const held = await claim(store);
@@ -54,7 +54,7 @@ export function dependencyCases(check: Check): void {
     assert.equal((await see(store, id)).state, "pending");
   });
 
-  check("after jobs that have succeeded it is pending at once, and among others waits for those only", async ({ store }) => {
+  check("a job after succeeded upstreams is pending at once, and waits only for unfinished ones", async ({ store }) => {
     const [done, open] = (await add(store, {}, {})) as [string, string];
     await settle(store, await claimOne(store), SUCCEEDED);
     const [now, later] = (await add(store, { after: [done] }, { after: [done, open, done] })) as [string, string];
@@ -62,7 +62,7 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await workOff(store), [open, now, later]);
   });
 
-  check("an upstream that goes back to be run again lets no job pass", async ({ store }) => {
+  check("an upstream that runs again releases no dependent", async ({ store }) => {
     const upstream = await running(store);
     const id = await addOne(store, { after: [upstream.id], name: "down" });
     await settle(store, upstream, { kind: "error", error: ERROR, delay: 0 });
@@ -75,7 +75,7 @@ export function dependencyCases(check: Check): void {
   });
 
   for (const [how, { state, end, said }] of Object.entries(OTHERWISE)) {
-    check(`an upstream that ${how} cancels what was to come after it, and after that, and says why`, async ({ store, clock }) => {
+    check(`an upstream that ${how} cancels its dependents and theirs, with the reason`, async ({ store, clock }) => {
       const upstream = await running(store, { id: "up", policy: { crashes: 1 } });
       const [child] = (await add(store, { after: ["up"], name: "child" })) as [string];
       const [grandchild] = (await add(store, { after: [child], name: "grandchild" })) as [string];
@@ -101,7 +101,7 @@ export function dependencyCases(check: Check): void {
     });
   }
 
-  check("an operator's retry of the upstream does not bring back the jobs that its failure cancelled", async ({ store }) => {
+  check("an operator's retry of the upstream does not bring back cancelled dependents", async ({ store }) => {
     const upstream = await running(store);
     const id = await addOne(store, { after: [upstream.id], name: "down" });
     await settle(store, upstream, { kind: "error", error: ERROR, retry: false });
@@ -111,7 +111,7 @@ export function dependencyCases(check: Check): void {
     assert.equal(await store.retry(id), false);
   });
 
-  check("an unknown upstream is refused by itself, and nothing is written for it", async ({ store }) => {
+  check("an unknown upstream is rejected alone, and nothing is written for it", async ({ store }) => {
     const answers = await store.enqueue([newJob(), newJob({ after: ["absent"], id: "mine", key: "k" }), newJob()]);
     assert.deepEqual(answers[1], { id: "absent", missing: true });
     assert.equal((await seeAll(store)).length, 2);
@@ -119,7 +119,7 @@ export function dependencyCases(check: Check): void {
     await add(store, { id: "mine", key: "k" });
   });
 
-  check("where all or none are added, an unknown upstream refuses all of them", async ({ store }) => {
+  check("an unknown upstream rejects the whole batch if all or none are added", async ({ store }) => {
     const jobs = [newJob({ id: "a" }), newJob({ after: ["a"] }), newJob({ after: ["a", "absent"] })];
     assert.deepEqual(await store.enqueue(jobs, { whole: true }), [{ id: "absent", missing: true }]);
     assert.deepEqual(await seeAll(store), []);
@@ -133,7 +133,7 @@ export function dependencyCases(check: Check): void {
   });
 
   check.inProcess(
-    "in the caller's own transaction a job comes after existing jobs and after those that the caller adds",
+    "in the caller's own transaction a job may depend on existing jobs and on jobs of the transaction",
     async ({ store }) => {
       const ids = await store.transact((handle) => {
         const [up] = store.enqueueWithin(handle, [newJob()]) as { id: string }[];
@@ -146,7 +146,7 @@ export function dependencyCases(check: Check): void {
     },
   );
 
-  check("a pruned upstream is remembered by the id that was chosen for it, and by no other", async ({ store }) => {
+  check("a pruned upstream is remembered by its chosen id, and by no generated one", async ({ store }) => {
     await add(store, { id: "good" });
     await settle(store, await claimOne(store), SUCCEEDED);
     await add(store, { id: "bad" });
@@ -161,14 +161,14 @@ export function dependencyCases(check: Check): void {
     assert.match((await see(store, cancelled)).error?.message ?? "", /^Job bad, .* failed\.$/);
   });
 
-  check("a diamond runs from the top to the bottom, each once", async ({ store }) => {
+  check("a diamond of dependencies runs from top to bottom, each job once", async ({ store }) => {
     await add(store, { id: "top" });
     await add(store, { id: "left", after: ["top"] }, { id: "right", after: ["top"] });
     await add(store, { id: "bottom", after: ["left", "right"] });
     assert.deepEqual(await workOff(store), ["top", "left", "right", "bottom"]);
   });
 
-  check("a diamond whose top fails is cancelled, each once", async ({ store }) => {
+  check("a diamond whose top fails is cancelled, each job once", async ({ store }) => {
     await add(store, { id: "top" });
     await add(store, { id: "left", after: ["top"] }, { id: "right", after: ["top"] });
     await add(store, { id: "bottom", after: ["left", "right"] });
@@ -177,7 +177,7 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await countJobs(store.queries), { ...NONE, failed: 1, cancelled: 3 });
   });
 
-  check("upstreams that end in one batch, well and badly, leave nothing waiting", async ({ store }) => {
+  check("upstreams that succeed and fail in one batch leave no job waiting", async ({ store }) => {
     const [a, b, c] = (await add(store, {}, {}, {})) as [string, string, string];
     const [good, mixed] = await add(store, { name: "down", after: [a, c] }, { name: "down", after: [a, b, c] });
     const held = await claim(store);
@@ -187,7 +187,7 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await workOff(store), [good]);
   });
 
-  check("a delay counts from the enqueueing, and is waited out after the upstream", async ({ store, clock }) => {
+  check("a delay counts from the enqueue, and is waited out after the upstream", async ({ store, clock }) => {
     const upstream = await running(store);
     const [short, long] = (await add(store, ...[1_000, 5_000].map((delay) => ({ after: [upstream.id], delay })))) as [
       string,
@@ -200,7 +200,7 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [long]);
   });
 
-  check("a waiting job takes nothing of its limits, and passes them when its time has come", async ({ store }) => {
+  check("a waiting job takes no slot of its limits until it is released", async ({ store }) => {
     const limited = { declares: declaring([limitRule({ concurrency: 1 })]), limitKeys: ["k"] };
     const upstream = await running(store, { name: "up" });
     const waiting = await addOne(store, { ...limited, after: [upstream.id] });
@@ -214,7 +214,7 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [waiting]);
   });
 
-  check("its key is taken while it waits, and free when it was cancelled", async ({ store }) => {
+  check("a waiting job holds its key, and a cancelled one frees it", async ({ store }) => {
     const upstream = await running(store);
     const id = await addOne(store, { name: "down", key: "k", after: [upstream.id] });
     assert.deepEqual(await store.enqueue([newJob({ name: "down", key: "k" })]), [{ id, duplicate: true }]);
@@ -222,7 +222,7 @@ export function dependencyCases(check: Check): void {
     await addOne(store, { name: "down", key: "k" });
   });
 
-  check("a waiting job can be cancelled, with what comes after it, and is not woken any more", async ({ store }) => {
+  check("a waiting job can be cancelled with its dependents, and is not released later", async ({ store }) => {
     const upstream = await running(store);
     const [child] = (await add(store, { after: [upstream.id] })) as [string];
     const [grandchild] = (await add(store, { after: [child] })) as [string];
@@ -233,7 +233,7 @@ export function dependencyCases(check: Check): void {
     assert.equal((await see(store, child)).state, "cancelled");
   });
 
-  check("ten thousand that come after one job all go on, in their order", async ({ store }) => {
+  check("ten thousand dependents of one job are all released, in order", async ({ store }) => {
     const upstream = await running(store, { name: "up" });
     const jobs = Array.from({ length: 10_000 }, (): JobLike => ({ after: [upstream.id] }));
     const ids = await add(store, ...jobs);
@@ -242,14 +242,14 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { max: 3 }), ids.slice(0, 3));
   });
 
-  check("a chain of a thousand is cancelled as one", async ({ store }) => {
+  check("a chain of a thousand is cancelled at once", async ({ store }) => {
     await add(store, { id: "0" });
     await add(store, ...Array.from({ length: 999 }, (_, i): JobLike => ({ id: String(i + 1), after: [String(i)] })));
     await store.cancel("0");
     assert.deepEqual(await countJobs(store.queries), { ...NONE, cancelled: 1_000 });
   });
 
-  check("follow-ups come after each other, and after the job that made them", async ({ store }) => {
+  check("follow-ups run after each other, and after their parent", async ({ store }) => {
     const parent = await running(store, { name: "parent" });
     await settle(store, parent, SUCCEEDED, [
       newJob({ name: "one", followUpId: "f-1", after: [parent.id] }),
@@ -259,7 +259,7 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await workOff(store), ["f-1", "f-2", "f-3"]);
   });
 
-  check("who comes after a follow-up that is there already, under its key, comes after that one", async ({ store }) => {
+  check("a dependent of a follow-up that exists under its key depends on the existing job", async ({ store }) => {
     const there = await addOne(store, { name: "one", key: "k", priority: -1 });
     const parent = await running(store, { name: "parent" });
     await settle(store, parent, SUCCEEDED, [
@@ -271,7 +271,7 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await workOff(store), [there, "f-2"]);
   });
 
-  check("a follow-up after an unknown job fails the attempt, with everything that it made", async ({ store }) => {
+  check("a follow-up after an unknown job fails the attempt, with all its follow-ups", async ({ store }) => {
     const parent = await running(store);
     await settle(store, parent, SUCCEEDED, [newJob({ followUpId: "f-1" }), newJob({ followUpId: "f-2", after: ["absent"] })]);
     const { state, error } = await see(store, parent.id);
@@ -280,7 +280,7 @@ export function dependencyCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 1);
   });
 
-  check.shared("who waits is let go by another process's settle, and after a restart", async ({ store, another, reopen }) => {
+  check.shared("dependents are released by another process's settle, and after a restart", async ({ store, another, reopen }) => {
     const upstream = await running(store);
     const id = await addOne(store, { after: [upstream.id] });
     await settle(await another(), upstream, SUCCEEDED);

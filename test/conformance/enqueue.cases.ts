@@ -28,7 +28,7 @@ export function enqueueCases(check: Check): void {
     assert.equal((await claimOne(store)).input, null);
   });
 
-  check("an input of any text comes back to the letter", async ({ store }) => {
+  check("an input of any text comes back unchanged", async ({ store }) => {
     const texts = ["", "é\u{1f600}\u2028", "'; drop table jobs; --", "\\u0000", "a\nb\tc", "%s :name ?1"].map((text) =>
       JSON.stringify(text),
     );
@@ -56,7 +56,7 @@ export function enqueueCases(check: Check): void {
     });
   }
 
-  check("no jobs are no jobs", async ({ store }) => {
+  check("an empty list adds no job", async ({ store }) => {
     assert.deepEqual(await store.enqueue([]), []);
     assert.deepEqual(await seeAll(store), []);
   });
@@ -81,7 +81,7 @@ export function enqueueCases(check: Check): void {
     assert.deepEqual([...ids].sort(), ids);
   });
 
-  check("an id that no job has finds no job", async ({ store }) => {
+  check("an unknown id finds no job", async ({ store }) => {
     const id = await addOne(store);
     const { createdAt, key } = parseGeneratedId(id) ?? assert.fail("a generated id");
     assert.equal(await store.queries.get("absent"), null);
@@ -92,7 +92,7 @@ export function enqueueCases(check: Check): void {
 
   // ── chosen ids: one job ever ──
 
-  check("a chosen id is one job: the second is a duplicate and changes nothing", async ({ store }) => {
+  check("a chosen id is one job: the second enqueue is a duplicate and changes nothing", async ({ store }) => {
     await add(store, { id: "invoice-1", input: "1" });
     assert.deepEqual(await store.enqueue([newJob({ id: "invoice-1", input: "2", priority: 9 })]), [
       { id: "invoice-1", duplicate: true },
@@ -104,7 +104,7 @@ export function enqueueCases(check: Check): void {
     );
   });
 
-  check("a chosen id is one job within one call, too", async ({ store }) => {
+  check("a chosen id is one job within one call", async ({ store }) => {
     assert.deepEqual(await store.enqueue([newJob({ id: "a" }), newJob({ id: "a" }), newJob({ id: "b" })]), [
       { id: "a", duplicate: false },
       { id: "a", duplicate: true },
@@ -123,7 +123,7 @@ export function enqueueCases(check: Check): void {
     assert.deepEqual(await seeAll(store), []);
   });
 
-  check("a chosen id that belongs to another name is refused, even when that job is pruned", async ({ store }) => {
+  check("a chosen id that belongs to another name is rejected, even when that job is pruned", async ({ store }) => {
     await add(store, { id: "x", name: "resize" });
     assert.deepEqual(await store.enqueue([newJob({ id: "x", name: "send" })]), [{ id: "x", taken: "resize" }]);
     await settle(store, await claimOne(store), SUCCEEDED);
@@ -132,7 +132,7 @@ export function enqueueCases(check: Check): void {
     assert.deepEqual(await seeAll(store), []);
   });
 
-  check("a duplicate among new jobs does not keep them out", async ({ store }) => {
+  check("a duplicate does not reject the new jobs beside it", async ({ store }) => {
     await add(store, { id: "old" }, { id: "other", name: "other" });
     const answers = await store.enqueue([
       newJob({ input: "1" }),
@@ -151,7 +151,7 @@ export function enqueueCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 4);
   });
 
-  check("a whole batch is refused when one of its ids is another name's, and nothing of it is added", async ({ store }) => {
+  check("a whole batch with another name's id is rejected, and nothing of it is added", async ({ store }) => {
     await add(store, { id: "theirs", name: "other" }, { id: "mine" });
     const refused = await store.enqueue([newJob({ id: "new" }), newJob(), newJob({ id: "theirs" })], { whole: true });
     assert.deepEqual(refused, [{ id: "theirs", taken: "other" }]);
@@ -163,7 +163,7 @@ export function enqueueCases(check: Check): void {
     ]);
   });
 
-  check("a whole batch that gives one id to two names is refused", async ({ store }) => {
+  check("a whole batch that gives one id to two names is rejected", async ({ store }) => {
     const batch = [newJob({ id: "x", name: "a" }), newJob({ id: "x", name: "b" })];
     assert.deepEqual(await store.enqueue(batch, { whole: true }), [{ id: "x", taken: "a" }]);
     assert.deepEqual(await seeAll(store), []);
@@ -176,7 +176,7 @@ export function enqueueCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 1);
   });
 
-  check("an id that looks generated but is no job's is an id like any other", async ({ store }) => {
+  check("an id that looks generated but belongs to no job is an ordinary id", async ({ store }) => {
     const generated = await addOne(store);
     const { createdAt, key } = parseGeneratedId(generated) ?? assert.fail("a generated id");
     const otherTime = generatedId(createdAt - 1, key);
@@ -191,14 +191,14 @@ export function enqueueCases(check: Check): void {
     assert.equal((await see(store, "chosen")).name, "work");
   });
 
-  check("a chosen id may look like anything", async ({ store }) => {
+  check("a chosen id may be any text", async ({ store }) => {
     const ids = ["0".repeat(17), "zzzzzzzzzzzzzzzzz", "a b", "a\nb", "é", "1", "x".repeat(500)];
     await add(store, ...ids.map((id) => ({ id })));
     for (const id of ids) assert.equal((await see(store, id)).id, id);
     assert.deepEqual(await claimIds(store), ids);
   });
 
-  check.shared("a chosen id stays taken over a reopening, and for other processes", async ({ store, another, reopen }) => {
+  check.shared("a chosen id stays taken after a reopening, and for other processes", async ({ store, another, reopen }) => {
     await add(store, { id: "once" });
     const other = await another();
     assert.deepEqual(await other.enqueue([newJob({ id: "once" })]), [{ id: "once", duplicate: true }]);
@@ -209,7 +209,7 @@ export function enqueueCases(check: Check): void {
     assert.deepEqual(await reopened.enqueue([newJob({ id: "once", name: "other" })]), [{ id: "once", taken: "work" }]);
   });
 
-  check.shared("keys and ids of jobs are never used again, not even those of the newest after its pruning", async (ground) => {
+  check.shared("keys and ids of jobs are never reused, not even those of the newest after its pruning", async (ground) => {
     const { store, reopen } = ground;
     const old = await addOne(store);
     const zombie = await claimOne(store);
@@ -233,7 +233,7 @@ export function enqueueCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 1);
   });
 
-  check("a key is one job within one call, too", async ({ store }) => {
+  check("a key is one job within one call", async ({ store }) => {
     const answers = await store.enqueue([newJob({}), newJob({ key: "k" }), newJob({ key: "k" }), newJob({ key: "l" })]);
     assert.deepEqual(
       answers.map((answer) => "duplicate" in answer && answer.duplicate),
@@ -243,7 +243,7 @@ export function enqueueCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 3);
   });
 
-  check("a key belongs to its name and holds over queues and versions", async ({ store }) => {
+  check("a key belongs to its name, across queues and versions", async ({ store }) => {
     const id = await addOne(store, { key: "k" });
     await add(store, { name: "other", key: "k" }, { key: "K" }, { key: "" });
     const again = await store.enqueue([newJob({ key: "k", queue: "elsewhere" }), newJob({ key: "k", version: 2 })]);
@@ -253,7 +253,7 @@ export function enqueueCases(check: Check): void {
     ]);
   });
 
-  check("a key that waits for its time is taken", async ({ store }) => {
+  check("the key of a delayed job is taken", async ({ store }) => {
     const id = await addOne(store, { key: "k", delay: 1_000 });
     assert.deepEqual(await store.enqueue([newJob({ key: "k" })]), [{ id, duplicate: true }]);
   });
@@ -276,7 +276,7 @@ export function enqueueCases(check: Check): void {
     });
   }
 
-  check("a job with both: the id is looked at first, then the key", async ({ store }) => {
+  check("for a job with both, the id is compared first, then the key", async ({ store }) => {
     await add(store, { id: "a", key: "k" });
     assert.deepEqual(await store.enqueue([newJob({ id: "a", key: "l" })]), [{ id: "a", duplicate: true }]);
     assert.deepEqual(await store.enqueue([newJob({ id: "b", key: "k" })]), [{ id: "a", duplicate: true }]);
@@ -285,7 +285,7 @@ export function enqueueCases(check: Check): void {
     assert.deepEqual(await store.enqueue([newJob({ id: "b", key: "k" })]), [{ id: "b", duplicate: false }]);
   });
 
-  check("a key may hold line breaks without being taken for another name's", async ({ store }) => {
+  check("a key may contain line breaks without colliding with another name's", async ({ store }) => {
     await add(store, { name: "a", key: "b\nc" }, { name: "b", key: "c" });
     assert.deepEqual(
       (await seeAll(store)).map(({ name, key }) => [name, key]),
@@ -298,7 +298,7 @@ export function enqueueCases(check: Check): void {
 
   // ── delays ──
 
-  check("a delay is from the store's now, an instant is itself", async ({ store, clock }) => {
+  check("a delay counts from the store's clock, and an instant is absolute", async ({ store, clock }) => {
     const [delayed, timed, past] = await add(store, { delay: 5_000 }, { runAt: clock.now() + 7_000 }, { runAt: 1 });
     assert.equal((await see(store, delayed as string)).runAt, clock.now() + 5_000);
     assert.equal((await see(store, timed as string)).runAt, clock.now() + 7_000);
@@ -306,13 +306,13 @@ export function enqueueCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [past]);
   });
 
-  check("a delayed job is pending to the reader", async ({ store }) => {
+  check("a delayed job is shown as pending", async ({ store }) => {
     const id = await addOne(store, { delay: 5_000 });
     assert.equal((await see(store, id)).state, "pending");
     assert.equal((await countJobs(store.queries)).pending, 1);
   });
 
-  check.shared("what was acknowledged is there after a reopening", async ({ store, reopen }) => {
+  check.shared("acknowledged jobs survive a reopening", async ({ store, reopen }) => {
     const large = JSON.stringify("y".repeat(5_000));
     await add(store, { id: "a", key: "k", input: large }, { id: "b", delay: 60_000, priority: -3, policy: { attempts: 9 } });
     const before = await seeAll(store);

@@ -9,13 +9,13 @@ const TTL = 30_000;
 const WEEK = 7 * 86_400_000;
 
 export function eventCases(check: Check): void {
-  check("before anything happened there is nothing, and 0 is the newest", async ({ store }) => {
+  check("a new database has no events, and 0 is the newest number", async ({ store }) => {
     assert.equal(await store.events.position(), 0);
     assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), []);
     assert.deepEqual(await store.events.sinks(), []);
   });
 
-  check("events are listed in order, each with its time and a dedupe key of its own", async ({ store, clock }) => {
+  check("events are listed in order, each with its time and dedupe key", async ({ store, clock }) => {
     const seqs = [await happens(store, "a"), await happens(store, "b")];
     pass(clock, 5);
     seqs.push(await happens(store, "a"));
@@ -36,7 +36,7 @@ export function eventCases(check: Check): void {
     for (const event of events) assert.equal("job" in event || "build" in event, false, "it is about no job");
   });
 
-  check("one at a time they are all read, also by the first who reads at all", async ({ store }) => {
+  check("events are read one at a time without a gap, also by the first reader", async ({ store }) => {
     await store.enqueue([telling(), telling()]);
     const read: number[] = [];
     for (let n = 0; n < 2; n++) {
@@ -51,7 +51,7 @@ export function eventCases(check: Check): void {
     );
   });
 
-  check("what is undone is not told", async ({ store }) => {
+  check("a rolled back change writes no event", async ({ store }) => {
     const [good, bad] = [store.enqueue([telling()]), store.enqueue([{ ...badJob(), ...TELLS }])];
     const [{ id } = { id: "" }] = await good;
     await assert.rejects(bad);
@@ -62,7 +62,7 @@ export function eventCases(check: Check): void {
     );
   });
 
-  check("a write that is refused tells nothing", async ({ store }) => {
+  check("a rejected write writes no event", async ({ store }) => {
     await store.enqueue([telling()]);
     const claimed = await claimOne(store);
     await takeBack(store, "stalled", claimed);
@@ -72,7 +72,7 @@ export function eventCases(check: Check): void {
     assert.equal(await store.events.position(), before);
   });
 
-  check("events are read from a place on, so many at a time, or the last of them, or some types only", async ({ store }) => {
+  check("events are read from a position, with a limit, as the newest, or by type", async ({ store }) => {
     for (const name of ["a", "b", "c", "d"]) await happens(store, name);
     const names = async (query: Omit<EventQuery, "after"> & { after?: number }) =>
       (await store.events.page({ after: 0, ...query })).map(({ data }) => (data as { sink: string }).sink).join("");
@@ -88,7 +88,7 @@ export function eventCases(check: Check): void {
     assert.equal(await names({ limit: 9, job: "absent" }), "");
   });
 
-  check("a new sink starts from now, one that is known keeps its place", async ({ store, clock }) => {
+  check("a new sink starts from now, and a known one keeps its position", async ({ store, clock }) => {
     await happens(store);
     const start = await store.events.position({ name: "s", kind: "file" });
     assert.equal(start, await store.events.position());
@@ -111,25 +111,22 @@ export function eventCases(check: Check): void {
     });
   });
 
-  check(
-    "a sink that is opened in the turn of an event gets what comes after it in that turn, and not what came before",
-    async ({ store }) => {
-      await store.events.position({ name: "before", kind: "x" });
-      await store.events.position({ name: "after", kind: "x" });
-      const [, cursor] = await Promise.all([
-        store.events.dropSink("before"),
-        store.events.position({ name: "s", kind: "x" }),
-        store.events.dropSink("after"),
-      ]);
-      const told = await store.events.page({ after: cursor as number, limit: 10 });
-      assert.deepEqual(
-        told.map(({ data }) => data),
-        [{ sink: "after" }],
-      );
-    },
-  );
+  check("a sink opened in the turn of an event gets only the events after it", async ({ store }) => {
+    await store.events.position({ name: "before", kind: "x" });
+    await store.events.position({ name: "after", kind: "x" });
+    const [, cursor] = await Promise.all([
+      store.events.dropSink("before"),
+      store.events.position({ name: "s", kind: "x" }),
+      store.events.dropSink("after"),
+    ]);
+    const told = await store.events.page({ after: cursor as number, limit: 10 });
+    assert.deepEqual(
+      told.map(({ data }) => data),
+      [{ sink: "after" }],
+    );
+  });
 
-  check("the newest is as of the call: what is handed in after it comes after it", async ({ store }) => {
+  check("the newest number is that at the time of the call", async ({ store }) => {
     await store.events.position({ name: "before", kind: "x" });
     await store.events.position({ name: "after", kind: "x" });
     const [, newest] = await Promise.all([
@@ -145,7 +142,7 @@ export function eventCases(check: Check): void {
     assert.equal((await store.events.page({ after: await last, limit: 10 })).length, 1);
   });
 
-  check("one delivers at a time; who asks meanwhile learns how far that one is", async ({ store }) => {
+  check("one process delivers at a time, and others learn its position", async ({ store }) => {
     const [one, two] = await processes(store);
     const start = await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
@@ -158,14 +155,14 @@ export function eventCases(check: Check): void {
     assert.equal((await store.events.sinks())[0]?.holder, one);
   });
 
-  check("two who try at once: one gets it", async ({ store }) => {
+  check("of two concurrent attempts to deliver, one succeeds", async ({ store }) => {
     const [one, two] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     const got = await Promise.all([hold(store, one), hold(store, two), hold(store, one)]);
     assert.equal(got.filter((answer) => answer?.token !== null).length, 1);
   });
 
-  check("a deliverer whose time is over is replaced, and its late writes change nothing", async ({ store, clock }) => {
+  check("a deliverer whose hold expired is replaced, and its late writes change nothing", async ({ store, clock }) => {
     const [one, two] = await processes(store);
     const start = await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
@@ -195,7 +192,7 @@ export function eventCases(check: Check): void {
     assert.equal(await store.events.deliver("s", token, { seq: seq, ttl: TTL }), true);
   });
 
-  check("delivering, failing and keeping it each prolong the time", async ({ store, clock }) => {
+  check("a delivery, a failure and a renewal each extend the hold", async ({ store, clock }) => {
     const [one, two] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
@@ -213,7 +210,7 @@ export function eventCases(check: Check): void {
     assert.equal((await hold(store, two))?.token, null);
   });
 
-  check("a deliverer whose process is gone is replaced at once", async ({ store }) => {
+  check("a deliverer whose process is dead is replaced at once", async ({ store }) => {
     const [one, two] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
@@ -223,7 +220,7 @@ export function eventCases(check: Check): void {
     assert.equal(await store.events.deliver("s", old, { seq: seq, ttl: TTL }), false);
   });
 
-  check("a clock that was set back does not make a process wait longer than the time to live", async ({ store, clock }) => {
+  check("a clock that was set back extends no hold beyond its duration", async ({ store, clock }) => {
     const [one, two] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     await taken(store, one);
@@ -231,7 +228,7 @@ export function eventCases(check: Check): void {
     await taken(store, two);
   });
 
-  check("a deliverer that leaves makes room at once", async ({ store }) => {
+  check("a deliverer that leaves frees the sink at once", async ({ store }) => {
     const [one, two] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
@@ -242,7 +239,7 @@ export function eventCases(check: Check): void {
     await taken(store, two);
   });
 
-  check("a place never goes back", async ({ store }) => {
+  check("a position never moves back", async ({ store }) => {
     const [one] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     const seqs = [await happens(store), await happens(store)] as const;
@@ -252,7 +249,7 @@ export function eventCases(check: Check): void {
     assert.equal((await store.events.sinks())[0]?.cursor, seqs[1]);
   });
 
-  check("failures are counted with the last error, until something is delivered", async ({ store, clock }) => {
+  check("failures are counted with the last error until a delivery succeeds", async ({ store, clock }) => {
     const [one] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
@@ -269,7 +266,7 @@ export function eventCases(check: Check): void {
     assert.deepEqual(await told(), [0, null, null, clock.now()]);
   });
 
-  check("a sink that is forgotten loses its cursor, and its deliverer is notified", async ({ store }) => {
+  check("a removed sink loses its position, and its deliverer is notified", async ({ store }) => {
     const [one] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     const token = await taken(store, one);
@@ -286,7 +283,7 @@ export function eventCases(check: Check): void {
     assert.deepEqual(await hold(store, one, token).then((held) => held?.token !== token), true);
   });
 
-  check("who is refused, or has nothing to do, writes nothing", async ({ store }) => {
+  check("a rejected or empty delivery writes nothing", async ({ store }) => {
     const [one, two] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     const other = ((await taken(store, one)) + 1) as Fence;
@@ -301,7 +298,7 @@ export function eventCases(check: Check): void {
     assert.deepEqual(changes, []);
   });
 
-  check("only what every sink has passed and what is old is trimmed, in steps", async ({ store, clock }) => {
+  check("only old events that every sink has passed are trimmed, in steps", async ({ store, clock }) => {
     const [one] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     await store.events.position({ name: "slow", kind: "x" });
@@ -327,7 +324,7 @@ export function eventCases(check: Check): void {
     assert.equal(await trim(3), 0);
   });
 
-  check("old events are trimmed when there is no sink, and their numbers are never used again", async ({ store, clock }) => {
+  check("old events are trimmed without a sink, and their numbers are never reused", async ({ store, clock }) => {
     const newest = await happens(store);
     pass(clock, WEEK + 1);
     assert.equal(await store.events.trim({ olderThan: WEEK, limit: 100 }), 1);
@@ -336,7 +333,7 @@ export function eventCases(check: Check): void {
     assert.ok((await happens(store)) > newest);
   });
 
-  check("an event that was dated in a far future keeps nothing from being trimmed", async ({ store, clock }) => {
+  check("an event dated far in the future does not prevent trimming", async ({ store, clock }) => {
     const now = clock.now();
     clock.set(now + 365 * 86_400_000);
     await happens(store);
@@ -346,7 +343,7 @@ export function eventCases(check: Check): void {
     assert.equal(await store.events.trim({ olderThan: WEEK, limit: 100 }), 2);
   });
 
-  check.shared("events, places and failures persist", async ({ store, reopen }) => {
+  check.shared("events, positions and failures survive a reopening", async ({ store, reopen }) => {
     const [one] = await processes(store);
     await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
@@ -359,7 +356,7 @@ export function eventCases(check: Check): void {
     assert.deepEqual([await again.events.page({ after: 0, limit: 10 }), await again.events.sinks()], before);
   });
 
-  check.shared("a deliverer in another process is seen, and two never have the same sink", async ({ store, another }) => {
+  check.shared("a deliverer in another process is visible, and two never hold the same sink", async ({ store, another }) => {
     const other = await another();
     const [one, two] = [await register(store), await register(other)];
     await store.events.position({ name: "s", kind: "x" });

@@ -7,14 +7,14 @@ import type { Check } from "./suite.ts";
 import { item, site } from "./work-parts.ts";
 
 export function factCases(check: Check): void {
-  check("of no job there are no facts, nor of a queue without pending jobs", async ({ store }) => {
+  check("an unknown job and a queue without pending jobs have no facts", async ({ store }) => {
     assert.equal(await store.queries.facts({ id: "absent" }), null);
     assert.equal(await store.queries.facts({ queue: "work" }), null);
     await running(store);
     assert.equal(await store.queries.facts({ queue: "work" }), null);
   });
 
-  check("a job that can run says how many of its queue come first, over all names of the queue", async ({ store }) => {
+  check("a ready job counts the jobs before it, over all names of the queue", async ({ store }) => {
     const [first, , urgent, other] = (await add(store, {}, {}, { priority: 5 }, { name: "other", queue: "work" })) as string[];
     await add(store, { name: "elsewhere" }, { delay: 5_000, priority: 9 });
     const ahead = async (id: string | undefined) => (await factsOf(store, id as string)).ahead;
@@ -26,7 +26,7 @@ export function factCases(check: Check): void {
     assert.equal(await reasonOf(store, first as string, []), "no-worker");
   });
 
-  check("a delayed job is delayed, a failed one waits for its next attempt", async ({ store, clock }) => {
+  check("a delayed job is delayed, and a failed one waits for its next attempt", async ({ store, clock }) => {
     const delayed = await addOne(store, { delay: 10_000 });
     const failed = await running(store);
     await settle(store, failed, { kind: "error", error: ERROR, delay: 5_000 });
@@ -36,7 +36,7 @@ export function factCases(check: Check): void {
     assert.equal(await reasonOf(store, failed.id), "behind");
   });
 
-  check("a job names the unfinished jobs that it waits for", async ({ store }) => {
+  check("a waiting job names its unfinished upstreams", async ({ store }) => {
     const [first, second] = (await add(store, {}, { id: "second" })) as [string, string];
     const last = await addOne(store, { after: [first, second] });
     assert.deepEqual((await factsOf(store, last)).upstream, [first, second]);
@@ -47,7 +47,7 @@ export function factCases(check: Check): void {
     assert.equal(await reasonOf(store, last), "behind");
   });
 
-  check("a paused queue and a lock of its name hold its jobs", async ({ store, clock }) => {
+  check("a paused queue and a lock hold its jobs", async ({ store, clock }) => {
     const id = await addOne(store);
     await store.queues.setPaused("work", true);
     assert.equal(await reasonOf(store, id), "queue-paused");
@@ -68,7 +68,7 @@ export function factCases(check: Check): void {
     assert.equal(await reasonOf(store, second), "behind");
   });
 
-  check("a job at a limit says which key, how much of it is used, and when the next slot is free", async ({ store, clock }) => {
+  check("a job at a limit has the key, its usage, and the time of the next free slot", async ({ store, clock }) => {
     const declares = declaring([limitRule({ rate: { starts: 2, per: 60_000 } }), limitRule({ position: 1, concurrency: 5 })]);
     const limited = (key: string) => ({ declares, limitKeys: [key, key] });
     const ids = await add(store, limited("acme"), limited("acme"), limited("acme"), limited("other"));
@@ -84,7 +84,7 @@ export function factCases(check: Check): void {
     );
   });
 
-  check("of a concurrency the jobs of all names that share the limit are counted", async ({ store }) => {
+  check("a concurrency counts the jobs of all names that share the limit", async ({ store }) => {
     const rule = limitRule({ of: "queue", keyed: false, concurrency: 2 });
     const settings = { events: false, keep: {} };
     const of = (name: string) => ({ name, queue: "work", declares: declaring([rule], { name, settings }), limitKeys: [""] });
@@ -110,14 +110,14 @@ export function factCases(check: Check): void {
     assert.equal(delayed === null ? null : explain(delayed, [1]).reason, "delayed");
   });
 
-  check("a job that has ended or runs says so", async ({ store }) => {
+  check("a finished or running job has its state", async ({ store }) => {
     const claimed = await running(store);
     assert.equal(await reasonOf(store, claimed.id), "running");
     await settle(store, claimed, SUCCEEDED);
     assert.equal(await reasonOf(store, claimed.id), "finished");
   });
 
-  check("a work item names its build, and waits while that is paused or interrupted", async ({ store }) => {
+  check("a work item names its build, and waits while the build is paused or interrupted", async ({ store }) => {
     for (const [pipeline, move, state] of [
       ["docs", PAUSED, "BUDGET_PAUSE"],
       ["news", STOPPED, "CRASHED"],

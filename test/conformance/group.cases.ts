@@ -20,7 +20,7 @@ import type { Check } from "./suite.ts";
 import { countJobs } from "../../src/store/queries.ts";
 
 export function groupCases(check: Check): void {
-  check("a claim that is made when jobs come in is part of their commit, and takes them", async ({ store }) => {
+  check("a claim made when jobs arrive is part of their commit, and takes them", async ({ store }) => {
     const claims: Promise<unknown[]>[] = [];
     const stop = store.onChange(() => {}, { ownOnly: true, onIncoming: () => claims.push(claim(store)) });
     const changes = await changesDuring(store, () => addOne(store));
@@ -48,7 +48,7 @@ export function groupCases(check: Check): void {
     assert.equal(changes.length, 2);
   });
 
-  check("calls of one turn happen in the order they were made", async ({ store }) => {
+  check("calls of one turn are executed in order", async ({ store }) => {
     const [[first], claimed, [second], cancelled, again] = await Promise.all([
       add(store, { id: "a", key: "k" }),
       claim(store),
@@ -131,7 +131,7 @@ export function groupCases(check: Check): void {
     assert.deepEqual(await claimIds(store), ["x"]);
   });
 
-  check("a claim after a bad call of its turn gets what was enqueued before it", async ({ store }) => {
+  check("a claim after a bad call of its turn gets the jobs enqueued before it", async ({ store }) => {
     const [, bad, claimed] = await Promise.allSettled([addOne(store, { id: "a" }), store.enqueue([badJob()]), claim(store)]);
     assert.equal(bad.status, "rejected");
     assert.ok(claimed.status === "fulfilled");
@@ -141,7 +141,7 @@ export function groupCases(check: Check): void {
     );
   });
 
-  check("a bad settlement does not count what it did not settle", async ({ store }) => {
+  check("a bad settlement changes no counts", async ({ store }) => {
     const [a, b] = [await running(store), await running(store)];
     const results = await Promise.allSettled([
       store.settle([{ ...a, outcome: SUCCEEDED, followUps: [badJob()] }]),
@@ -166,7 +166,7 @@ export function groupCases(check: Check): void {
     assert.deepEqual(told.sort(), ["a", "b"]);
   });
 
-  check("a listener that was removed hears nothing more", async ({ store }) => {
+  check("a removed listener is not notified", async ({ store }) => {
     const told: Change[] = [];
     const stop = store.onChange((change) => told.push(change), { ownOnly: true });
     await addOne(store);
@@ -175,7 +175,7 @@ export function groupCases(check: Check): void {
     assert.equal(told.length, 1);
   });
 
-  check("what changed nothing is no news", async ({ store }) => {
+  check("a call that changed nothing notifies no listener", async ({ store }) => {
     await add(store, { id: "a", delay: 60_000 });
     const changes = await changesDuring(store, async () => {
       assert.deepEqual(await claim(store), []);
@@ -187,26 +187,26 @@ export function groupCases(check: Check): void {
     assert.deepEqual(changes, []);
   });
 
-  check("an enqueue tells which queues may have something", async ({ store }) => {
+  check("an enqueue names the queues that may have a job", async ({ store }) => {
     const [change] = await changesDuring(store, () => add(store, { queue: "a" }, { queue: "b" }));
     assert.deepEqual([change?.own, [...(change?.ready ?? [])].sort(), change?.ended], [true, ["a", "b"], []]);
   });
 
   // ── the end ──
 
-  check("closing waits for what is on its way, and twice is once", async ({ store }) => {
+  check("close waits for calls in flight, and may be called twice", async ({ store }) => {
     const late = addOne(store);
     await Promise.all([store.close(), store.close()]);
     assert.ok(await late);
   });
 
-  check("a closed store refuses", async ({ store }) => {
+  check("a closed store rejects calls", async ({ store }) => {
     await store.close();
     await assert.rejects(addOne(store));
     await assert.rejects(store.queries.get("a"));
   });
 
-  check.shared("what was acknowledged at the very end is there at the next start", async ({ store, reopen }) => {
+  check.shared("a call acknowledged right before close is there at the next start", async ({ store, reopen }) => {
     const id = await addOne(store);
     const claimed = await claimOne(store);
     const settled = settle(store, claimed, { kind: "succeeded", output: "1" });

@@ -7,7 +7,7 @@ import type { Check } from "./suite.ts";
 const TOLD: Declaration = declaring([], { settings: { events: true, keep: {} } });
 
 export function jobEventCases(check: Check): void {
-  check("each step of a job is one event, in their order, each with a dedupe key of its own", async ({ store, clock }) => {
+  check("each step of a job is one event, in order, with its own dedupe key", async ({ store, clock }) => {
     await store.queues.declare([TOLD]);
     const held = await running(store, { policy: { crashes: 2 } });
     await settle(store, held, { kind: "error", error: { ...ERROR, stack: "secret" }, delay: 0 });
@@ -42,7 +42,7 @@ export function jobEventCases(check: Check): void {
     assert.deepEqual((own[2] as { data: { error?: unknown } }).data.error, ERROR);
   });
 
-  check("many that are claimed and settled together are each told once", async ({ store }) => {
+  check("jobs that are claimed and settled together have one event each", async ({ store }) => {
     await store.queues.declare([TOLD]);
     const ids = await add(store, ...Array.from({ length: 40 }, () => ({})));
     const held = await claim(store);
@@ -56,7 +56,7 @@ export function jobEventCases(check: Check): void {
   });
 
   for (const [what, { act, types }] of Object.entries(ENDS)) {
-    check(`a job that ${what} tells it once`, async ({ store }) => {
+    check(`a job that ${what} has one event for it`, async ({ store }) => {
       await store.queues.declare([TOLD]);
       const held = await running(store, { policy: { crashes: 1 } });
       const before = await store.events.position();
@@ -66,31 +66,28 @@ export function jobEventCases(check: Check): void {
     });
   }
 
-  check(
-    "a job that waits for, is released by or is cancelled by its upstream has an event where it changes",
-    async ({ store }) => {
-      await store.queues.declare([TOLD]);
-      const upstream = await running(store, { name: "silent" });
-      const [child, other] = (await add(store, { after: [upstream.id] }, { name: "silent", after: [upstream.id] })) as [
-        string,
-        string,
-      ];
-      const grandchild = await addOne(store, { after: [other] });
-      await settle(store, upstream, { kind: "error", error: ERROR, retry: false });
-      const late = await addOne(store, { after: [upstream.id] });
-      const told = (await store.events.page({ after: 0, limit: 100 })).map(({ type, job }) => [type, job]);
-      assert.deepEqual(told, [
-        ["job.enqueued", child],
-        ["job.enqueued", grandchild],
-        ["job.cancelled", child],
-        ["job.cancelled", grandchild],
-        ["job.enqueued", late],
-        ["job.cancelled", late],
-      ]);
-    },
-  );
+  check("a job that waits for, is released by or is cancelled by its upstream has an event for it", async ({ store }) => {
+    await store.queues.declare([TOLD]);
+    const upstream = await running(store, { name: "silent" });
+    const [child, other] = (await add(store, { after: [upstream.id] }, { name: "silent", after: [upstream.id] })) as [
+      string,
+      string,
+    ];
+    const grandchild = await addOne(store, { after: [other] });
+    await settle(store, upstream, { kind: "error", error: ERROR, retry: false });
+    const late = await addOne(store, { after: [upstream.id] });
+    const told = (await store.events.page({ after: 0, limit: 100 })).map(({ type, job }) => [type, job]);
+    assert.deepEqual(told, [
+      ["job.enqueued", child],
+      ["job.enqueued", grandchild],
+      ["job.cancelled", child],
+      ["job.cancelled", grandchild],
+      ["job.enqueued", late],
+      ["job.cancelled", late],
+    ]);
+  });
 
-  check("follow-ups are told with the success that makes them", async ({ store }) => {
+  check("follow-ups have their events with the success that creates them", async ({ store }) => {
     await store.queues.declare([TOLD]);
     const held = await running(store);
     await settle(store, held, SUCCEEDED, [newJob({ followUpId: "f-1" }), newJob({ name: "silent", followUpId: "f-2" })]);
@@ -104,7 +101,7 @@ export function jobEventCases(check: Check): void {
     );
   });
 
-  check("queues that do not ask for it tell nothing of their jobs but what an operator does", async ({ store }) => {
+  check("queues without `events` write events only for operators' actions", async ({ store }) => {
     await store.queues.declare([TOLD]);
     const silent = await running(store, { name: "silent" });
     await settle(store, silent, { kind: "error", error: ERROR, retry: false });
@@ -121,7 +118,7 @@ export function jobEventCases(check: Check): void {
     );
   });
 
-  check("a definition that asks for events and enqueues in one tells its first job, too", async ({ store }) => {
+  check("a definition that declares events and enqueues in one turn has an event for its first job", async ({ store }) => {
     const id = await addOne(store, { declares: TOLD, limitKeys: [] });
     assert.deepEqual(
       (await store.events.page({ after: 0, limit: 10 })).map(({ type, job }) => [type, job]),
@@ -129,7 +126,7 @@ export function jobEventCases(check: Check): void {
     );
   });
 
-  check("a queue that asks no longer tells no longer", async ({ store }) => {
+  check("a queue that no longer declares events writes none", async ({ store }) => {
     await store.queues.declare([TOLD]);
     const held = await running(store);
     await store.queues.declare([declaring([], { settings: { events: false, keep: {} } })]);
@@ -137,7 +134,7 @@ export function jobEventCases(check: Check): void {
     assert.deepEqual(typesOf(await store.events.page({ after: 0, limit: 10 })), ["job.enqueued", "job.started"]);
   });
 
-  check("what is undone, refused or a duplicate tells nothing", async ({ store }) => {
+  check("rolled back, rejected and duplicate jobs write no event", async ({ store }) => {
     await store.queues.declare([TOLD]);
     const [id] = (await add(store, { id: "one", key: "k" })) as [string];
     const before = await store.events.position();
@@ -149,7 +146,7 @@ export function jobEventCases(check: Check): void {
     assert.equal(await store.events.position(), before);
   });
 
-  check.inProcess("what is undone with the caller's own transaction tells nothing", async ({ store }) => {
+  check.inProcess("a rolled back user transaction writes no event", async ({ store }) => {
     await store.queues.declare([TOLD]);
     const before = await store.events.position();
     const undone = store.transact((handle) => {
@@ -160,7 +157,7 @@ export function jobEventCases(check: Check): void {
     assert.equal(await store.events.position(), before);
   });
 
-  check.inProcess("a job that is added in the caller's own transaction has its event in that transaction", async ({ store }) => {
+  check.inProcess("a job added in the caller's own transaction has its event in that transaction", async ({ store }) => {
     await store.queues.declare([TOLD]);
     const [added] = await store.transact((handle) => store.enqueueWithin(handle, [newJob()]) as { id: string }[]);
     assert.deepEqual(
@@ -169,7 +166,7 @@ export function jobEventCases(check: Check): void {
     );
   });
 
-  check.shared("another process learns at once that a queue asks for events", async ({ store, another }) => {
+  check.shared("another process learns at once that a queue declares events", async ({ store, another }) => {
     const other = await another();
     await addOne(other);
     await store.queues.declare([TOLD]);

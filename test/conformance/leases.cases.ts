@@ -36,7 +36,7 @@ export function leaseCases(check: Check): void {
     );
   });
 
-  check("renewing says of each lease how it stands, and renews only what is held", async ({ store, clock }) => {
+  check("renew returns the state of each lease, and renews only held ones", async ({ store, clock }) => {
     await add(store, {}, {}, {}, {}, {});
     const leases = await claim(store);
     const [held, settled, reclaimed, cancelled, pruned] = leases;
@@ -60,14 +60,14 @@ export function leaseCases(check: Check): void {
     );
   });
 
-  check("an expired lease that no worker took can be renewed", async ({ store, clock }) => {
+  check("an expired lease that was not reclaimed can be renewed", async ({ store, clock }) => {
     const { job, fence } = await running(store);
     pass(clock, 10 * LEASE);
     assert.deepEqual(await store.renew([{ job, fence, lease: LEASE }]), ["held"]);
     assert.deepEqual(await store.recoveries.stale(STALE), []);
   });
 
-  check("a lease on a job that never was is gone", async ({ store }) => {
+  check("a lease on a job that never existed is gone", async ({ store }) => {
     const lease = { job: 999 as JobKey, fence: 1 as Fence };
     assert.deepEqual(await store.inspect([lease]), ["gone"]);
     assert.deepEqual(await store.renew([{ ...lease, lease: 1 }]), ["gone"]);
@@ -76,13 +76,13 @@ export function leaseCases(check: Check): void {
     assert.equal(await store.loadCheckpoint(lease.job), null);
   });
 
-  check("a pending job's lease has no holder", async ({ store }) => {
+  check("a pending job has no lease holder", async ({ store }) => {
     const claimed = await running(store);
     await settle(store, claimed, { kind: "released" });
     assert.deepEqual(await store.inspect([claimed, { job: claimed.job, fence: 0 as Fence }]), ["lost", "lost"]);
   });
 
-  check("inspecting changes nothing", async ({ store, clock }) => {
+  check("inspect changes nothing", async ({ store, clock }) => {
     const claimed = await running(store);
     pass(clock, LEASE);
     const before = await store.recoveries.stale(STALE);

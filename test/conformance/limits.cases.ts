@@ -28,7 +28,7 @@ const ONE = declaring([limitRule({ concurrency: 1 })]);
 const TWO = declaring([limitRule({ concurrency: 2 })]);
 
 export function limitCases(check: Check): void {
-  check("of one key no more run at once than its limit says, and other keys run beside it", async ({ store }) => {
+  check("at most as many jobs of one key run as its limit allows, and other keys run beside it", async ({ store }) => {
     const a = await add(store, ...many(4, TWO, "a"));
     const b = await add(store, ...many(3, TWO, "b"));
     const first = await claim(store);
@@ -41,29 +41,32 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), []);
   });
 
-  check("a limit without a key holds for all jobs of its name", async ({ store }) => {
+  check("a limit without a key applies to all jobs of its name", async ({ store }) => {
     const declares = declaring([limitRule({ keyed: false, concurrency: 3 })]);
     const jobs = await add(store, ...many(5, declares, ""));
     const others = await add(store, { name: "other" }, { name: "other" });
     assert.deepEqual((await claimIds(store)).toSorted(), [...jobs.slice(0, 3), ...others].toSorted());
   });
 
-  check("a queue's limit holds for every name and version in it, also for those that only name the queue", async ({ store }) => {
-    const queue = "shared";
-    const declares = declaring([limitRule({ of: "queue", keyed: false, concurrency: 2 })], {
-      queue,
-      settings: { events: false, keep: {} },
-    });
-    const [limited] = await add(store, { queue, declares, limitKeys: [""] });
-    const [other] = await add(store, { queue, name: "other" });
-    await add(store, { queue, name: "other", version: 2 });
-    const own = declaring([limitRule({ concurrency: 5 })], { queue, name: "own" });
-    await add(store, { queue, name: "own", declares: own, limitKeys: ["k"] });
-    assert.deepEqual(await claimIds(store), [limited, other]);
-    assert.deepEqual(await claimIds(store), []);
-  });
+  check(
+    "a queue's limit applies to every name and version in it, also to definitions that only name the queue",
+    async ({ store }) => {
+      const queue = "shared";
+      const declares = declaring([limitRule({ of: "queue", keyed: false, concurrency: 2 })], {
+        queue,
+        settings: { events: false, keep: {} },
+      });
+      const [limited] = await add(store, { queue, declares, limitKeys: [""] });
+      const [other] = await add(store, { queue, name: "other" });
+      await add(store, { queue, name: "other", version: 2 });
+      const own = declaring([limitRule({ concurrency: 5 })], { queue, name: "own" });
+      await add(store, { queue, name: "own", declares: own, limitKeys: ["k"] });
+      assert.deepEqual(await claimIds(store), [limited, other]);
+      assert.deepEqual(await claimIds(store), []);
+    },
+  );
 
-  check("several limits hold at once: of a job's keys, and of its queue", async ({ store }) => {
+  check("several limits apply at once: those of a job's keys and of its queue", async ({ store }) => {
     const declares = declaring([limitRule({ concurrency: 2 }), limitRule({ of: "queue", keyed: false, concurrency: 3 })], {
       settings: { events: false, keep: {} },
     });
@@ -78,7 +81,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [a[2]], "the older one first");
   });
 
-  check("of two limits by key, jobs that wait at the first hold up no job at the second", async ({ store }) => {
+  check("of two limits by key, jobs parked at the first do not block jobs at the second", async ({ store }) => {
     const declares = declaring([limitRule({ concurrency: 1 }), limitRule({ position: 1, concurrency: 2 })]);
     const job = (host: string, tenant: string) => ({ declares, limitKeys: [host, tenant] });
     await add(store, job("busy", "other"));
@@ -88,7 +91,7 @@ export function limitCases(check: Check): void {
     assert.equal(held?.id, three, `${one} and ${two} wait for their host, and hold no place of their tenant`);
   });
 
-  check("of two limits by key, jobs that wait at the second hold up no job at the first", async ({ store }) => {
+  check("of two limits by key, jobs parked at the second do not block jobs at the first", async ({ store }) => {
     const declares = declaring([limitRule({ concurrency: 2 }), limitRule({ position: 1, concurrency: 1 })]);
     const job = (tenant: string, host: string) => ({ declares, limitKeys: [tenant, host] });
     const ids = await add(store, ...Array.from({ length: 5 }, () => job("mine", "busy")), job("mine", "idle"));
@@ -101,7 +104,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [ids[1]]);
   });
 
-  check("more than a hundred that wait at the second hold up the first, and nothing is stuck for it", async ({ store }) => {
+  check("more than a hundred jobs parked at the second limit block the first, and none is stuck", async ({ store }) => {
     const declares = declaring([limitRule({ concurrency: 2 }), limitRule({ position: 1, concurrency: 1 })]);
     const job = (host: string) => ({ declares, limitKeys: ["mine", host] });
     const crowd = await add(store, ...Array.from({ length: 150 }, () => job("busy")));
@@ -122,13 +125,13 @@ export function limitCases(check: Check): void {
     assert.ok(ran.includes(idle as string) && ran.indexOf(idle as string) < 60, `after ${ran.indexOf(idle as string)}`);
   });
 
-  check("by priority, then first in, first out: inside a key and across keys", async ({ store }) => {
+  check("jobs start by priority, then first in, first out, inside a key and across keys", async ({ store }) => {
     const low = await add(store, ...many(2, ONE, "a"), ...many(2, ONE, "b"));
     const high = await add(store, { ...limited(ONE, "a"), priority: 1 }, { ...limited(ONE, "b"), priority: 1 });
     assert.deepEqual(await workOff(store), [...high, ...low]);
   });
 
-  check("a higher priority goes before its older siblings, also while its key is saturated", async ({ store }) => {
+  check("a higher priority overtakes older jobs of its saturated key", async ({ store }) => {
     const held = await running(store, ONE);
     const [older] = await add(store, limited(ONE));
     const [high] = await add(store, { ...limited(ONE), priority: 5 });
@@ -137,7 +140,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await workOff(store), [high, older]);
   });
 
-  check("one that was left standing ready does not go before a higher one that came meanwhile", async ({ store }) => {
+  check("a ready job does not overtake a higher priority that arrived meanwhile", async ({ store }) => {
     const [low] = await add(store, limited(ONE));
     await add(store, { ...limited(ONE), priority: 1 });
     const held = await claimOne(store);
@@ -146,7 +149,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await workOff(store), [high, low]);
   });
 
-  check("newcomers never overtake those that wait, whatever ends in between", async ({ store }) => {
+  check("new jobs never overtake waiting ones, whatever ends in between", async ({ store }) => {
     const all: string[] = [];
     const started: string[] = [];
     let held: Claimed[] = [];
@@ -163,7 +166,7 @@ export function limitCases(check: Check): void {
     assert.ok(started.length > 8);
   });
 
-  check("one that comes back keeps its place before those that came later", async ({ store, clock }) => {
+  check("a job that returns keeps its place before later ones", async ({ store, clock }) => {
     const [first, second, third] = (await add(store, ...many(3, ONE, "a"))) as [string, string, string];
     await settle(store, await claimOne(store), { kind: "error", error: ERROR, delay: 1_000 });
     pass(clock, 1_000);
@@ -171,7 +174,7 @@ export function limitCases(check: Check): void {
   });
 
   for (const [what, outcome] of Object.entries(BACK)) {
-    check(`a job that is ${what} gives its slot back, once`, async ({ store, clock }) => {
+    check(`a job that is ${what} frees its slot, once`, async ({ store, clock }) => {
       await add(store, ...many(8, ONE, "a"));
       for (let i = 0; i < 3; i++) {
         const held = await claimOne(store);
@@ -188,7 +191,7 @@ export function limitCases(check: Check): void {
   }
 
   for (const verdict of ["crashed", "interrupted", "stalled"] as const) {
-    check(`the slot of a job that was taken back as ${verdict} is free again, once`, async ({ store }) => {
+    check(`a job reclaimed as ${verdict} frees its slot, once`, async ({ store }) => {
       const holder = await register(store);
       await add(store, ...many(5, TWO, "a"));
       const held = await claim(store, { holder });
@@ -202,7 +205,7 @@ export function limitCases(check: Check): void {
     });
   }
 
-  check("cancelling gives the slot back, whether the job runs, stands ready or waits for its limit", async ({ store }) => {
+  check("cancelling frees the slot of a running, ready or parked job", async ({ store }) => {
     const jobs = await add(store, ...many(6, ONE, "a"));
     const [one, two, three, four, five, six] = jobs as [string, string, string, string, string, string];
     await claimOne(store);
@@ -218,7 +221,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await countJobs(store.queries), { ...NONE, succeeded: 2, cancelled: 4 });
   });
 
-  check("an operator's retry goes through the limit", async ({ store }) => {
+  check("an operator's retry passes the limit", async ({ store }) => {
     const [failed, next] = (await add(store, ...many(2, ONE, "a"))) as [string, string];
     await settle(store, await claimOne(store), { kind: "error", error: ERROR, retry: false });
     const held = await claimOne(store);
@@ -229,7 +232,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [failed]);
   });
 
-  check("delayed jobs take no slot before they are due, and then wait their turn", async ({ store, clock }) => {
+  check("delayed jobs take no slot before they are due, and then wait in order", async ({ store, clock }) => {
     const delayed = await add(store, { ...limited(ONE), delay: 1_000 }, { ...limited(ONE), delay: 1_000 });
     const [now] = await add(store, limited(ONE));
     const held = await claimOne(store);
@@ -240,7 +243,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await workOff(store), delayed);
   });
 
-  check("a lane without a worker keeps no slot from the others", async ({ store }) => {
+  check("a lane without a worker takes no slot from the others", async ({ store }) => {
     const queue = "shared";
     const declares = declaring([limitRule({ of: "queue", keyed: false, concurrency: 1 })], {
       queue,
@@ -252,7 +255,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await workOff(store, { from: [{ name: "mine", version: 1, lease: LEASE }] }), mine);
   });
 
-  check("of a rate, so many start in its time, evenly after that; releasing gives a start back", async ({ store, clock }) => {
+  check("a rate allows its starts in its period, evenly after that, and a release returns a start", async ({ store, clock }) => {
     const declares = declaring([limitRule({ rate: { starts: 2, per: 1_000 } })]);
     const jobs = await add(store, ...many(6, declares, "a"), limited(declares, "b"));
     assert.deepEqual(await claimIds(store), [jobs[0], jobs[1], jobs[6]]);
@@ -271,7 +274,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [jobs[3], jobs[4]], "what was not used is not saved up");
   });
 
-  check("a rate whose starts are no whole milliseconds apart opens with the next one", async ({ store, clock }) => {
+  check("a rate with fractional milliseconds between starts opens with the next one", async ({ store, clock }) => {
     const declares = declaring([limitRule({ rate: { starts: 5, per: 777 } })]);
     const jobs = await add(store, ...many(6, declares, "a"));
     assert.deepEqual(await claimIds(store), jobs.slice(0, 5));
@@ -281,7 +284,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [jobs[5]]);
   });
 
-  check("a clock that was set back holds up no job for longer than the rate lasts", async ({ store, clock }) => {
+  check("a clock that was set back delays no job for longer than the rate's period", async ({ store, clock }) => {
     const declares = declaring([limitRule({ rate: { starts: 1, per: 1_000 } })]);
     const jobs = await add(store, ...many(5, declares, "a"));
     assert.deepEqual(await claimIds(store), [jobs[0]]);
@@ -295,7 +298,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [jobs[2]]);
   });
 
-  check("workers are told when a freed slot leaves a job waiting for the rate's next token", async ({ store, clock }) => {
+  check("workers are notified when a freed slot leaves a job waiting for the rate's next token", async ({ store, clock }) => {
     const rate = { starts: 1, per: 1_000 };
     for (const limits of [[{ concurrency: 1, rate }], [{ concurrency: 1 }, { rate }]]) {
       const name = `limits ${limits.length}`;
@@ -318,7 +321,7 @@ export function limitCases(check: Check): void {
     }
   });
 
-  check("a limit that is raised, lowered or removed holds for what waits already", async ({ store }) => {
+  check("a raised, lowered or removed limit applies to jobs that already wait", async ({ store }) => {
     const jobs = await add(store, ...many(12, ONE, "a"));
     const [first] = await claim(store);
     assert.equal(first?.id, jobs[0]);
@@ -335,7 +338,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), jobs.slice(4), "removed");
   });
 
-  check("a limit that was changed is looked at once, not for ever", async ({ store }) => {
+  check("a changed limit is applied to waiting jobs once", async ({ store }) => {
     await add(store, ...many(3, ONE, "a"));
     await claimOne(store);
     await store.queues.declare([declaring([limitRule({ concurrency: 2 })])]);
@@ -344,7 +347,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: null });
   });
 
-  check.shared("the newest word counts, whatever an older process does or undoes", async ({ store, another }) => {
+  check.shared("the last declaration wins, whatever an older process does or rolls back", async ({ store, another }) => {
     const old = declaring([limitRule({ concurrency: 1 })]);
     await add(store, ...many(2, old, "a"));
     const newer = await another();
@@ -355,18 +358,21 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), []);
   });
 
-  check.inProcess.shared("the newest word counts, whatever an older process does in transactions", async ({ store, another }) => {
-    const old = declaring([limitRule({ concurrency: 1 })]);
-    await add(store, ...many(3, old, "a"));
-    const newer = await another();
-    await newer.queues.declare([declaring([limitRule({ concurrency: 3 })])]);
-    await store.transact((handle) => store.enqueueWithin(handle, [newJob(limited(old))]));
-    await store.transact((handle) => store.enqueueWithin(handle, [newJob(limited(old))]));
-    assert.equal((await claim(newer)).length, 3);
-    assert.deepEqual(await claimIds(store), []);
-  });
+  check.inProcess.shared(
+    "the last declaration wins, whatever an older process does in transactions",
+    async ({ store, another }) => {
+      const old = declaring([limitRule({ concurrency: 1 })]);
+      await add(store, ...many(3, old, "a"));
+      const newer = await another();
+      await newer.queues.declare([declaring([limitRule({ concurrency: 3 })])]);
+      await store.transact((handle) => store.enqueueWithin(handle, [newJob(limited(old))]));
+      await store.transact((handle) => store.enqueueWithin(handle, [newJob(limited(old))]));
+      assert.equal((await claim(newer)).length, 3);
+      assert.deepEqual(await claimIds(store), []);
+    },
+  );
 
-  check.inProcess("a declaration that was undone with its transaction is made again", async ({ store }) => {
+  check.inProcess("a declaration rolled back with its transaction is made again", async ({ store }) => {
     await store.queues.declare([declaring([limitRule({ concurrency: 1 })])]);
     const two = declaring([limitRule({ concurrency: 2 })]);
     const undone = store.transact((handle) => {
@@ -378,7 +384,7 @@ export function limitCases(check: Check): void {
     assert.equal((await claim(store)).length, 2);
   });
 
-  check.inProcess("parts of a transaction that are undone leave no trace in the counts", async ({ store }) => {
+  check.inProcess("rolled back savepoints leave no trace in the counts", async ({ store }) => {
     const kept = await store.transact((handle) => {
       const db = handle as { exec(sql: string): void };
       db.exec("savepoint part");
@@ -393,7 +399,7 @@ export function limitCases(check: Check): void {
     );
   });
 
-  check("of calls that share a commit, one that is undone leaves no trace in the counts", async ({ store }) => {
+  check("a rolled back call leaves no trace in the counts of its commit", async ({ store }) => {
     const calls = [
       store.enqueue(many(2, ONE, "a").map(newJob)),
       store.enqueue([newJob(limited(ONE)), badJob(limited(ONE))]),
@@ -429,7 +435,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(started, jobs);
   });
 
-  check.shared("what waits and what runs is still so after a restart", async ({ store, reopen }) => {
+  check.shared("parked and running jobs stay so after a restart", async ({ store, reopen }) => {
     const jobs = await add(store, ...many(4, TWO, "a"));
     const [held] = await claim(store);
     const again = await reopen();
@@ -438,7 +444,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(again), [jobs[2]]);
   });
 
-  check("jobs that wait for their limit are pending in every query", async ({ store }) => {
+  check("jobs parked at a limit are pending in every query", async ({ store }) => {
     const jobs = await add(store, ...many(5, TWO, "a"));
     await claim(store);
     assert.deepEqual(await countJobs(store.queries), { ...NONE, running: 2, pending: 3 });
@@ -453,7 +459,7 @@ export function limitCases(check: Check): void {
     );
   });
 
-  check("where concurrency is wider than what stands ready at once, order holds over keys and priorities", async ({ store }) => {
+  check("with a concurrency beyond the ready window, order holds over keys and priorities", async ({ store }) => {
     const declares = declaring([limitRule({ concurrency: 1_000 })]);
     const first = await add(store, ...many(250, declares, "a"));
     const low = await add(store, { ...limited(declares, "b"), priority: -1 });
@@ -462,14 +468,14 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { max: 240 }), [...first.slice(240), ...later, ...low]);
   });
 
-  check("many jobs of one key ahead of others: the others start, and cost no reading past them", async ({ store }) => {
+  check("many jobs of one key do not block others, and the others cost no reading past them", async ({ store }) => {
     await add(store, ...many(2_000, ONE, "a"));
     const others = await add(store, limited(ONE, "b"), limited(ONE, "c"));
     assert.deepEqual((await claimIds(store, { max: 3 })).slice(1), others);
     assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: null });
   });
 
-  check("one claim of one job gets past all that stand ready and may not start", async ({ store }) => {
+  check("a claim of one job passes all ready jobs that may not start", async ({ store }) => {
     await add(store, limited(ONE));
     for (let i = 0; i < 90; i++) await add(store, { ...limited(ONE), priority: 1 });
     const other = await addOne(store, { ...limited(ONE, "b"), priority: -1 });
@@ -477,7 +483,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { max: 1 }), [other]);
   });
 
-  check("what is freed in one turn is claimed in the same turn", async ({ store }) => {
+  check("a slot freed in one turn is claimed in the same turn", async ({ store }) => {
     const jobs = await add(store, ...many(3, ONE, "a"));
     const { job, fence } = await claimOne(store);
     const [fates, next] = await Promise.all([store.settle([{ job, fence, outcome: SUCCEEDED }]), claim(store)]);

@@ -32,13 +32,13 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.acquire("m", "agent-2", "token-2", 5_000), true, "another lock is another");
   });
 
-  check("two who try at once: one gets it", async ({ store }) => {
+  check("of two concurrent acquires, one succeeds", async ({ store }) => {
     const got = await Promise.all(["a", "b", "c"].map((who) => store.locks.acquire("l", who, who, 1_000)));
     assert.equal(got.filter(Boolean).length, 1);
     assert.equal((await lockOf(store, "l"))?.holder, ["a", "b", "c"][got.indexOf(true)]);
   });
 
-  check("a lock that was never taken is not there", async ({ store }) => {
+  check("a lock that was never acquired does not exist", async ({ store }) => {
     assert.equal(await lockOf(store, "l"), null);
     assert.deepEqual(await store.locks.list(), []);
     assert.equal(await store.locks.renew("l", "t", 1_000), false);
@@ -47,7 +47,7 @@ export function lockCases(check: Check): void {
   });
 
   check(
-    "a lock expires at its instant, not a millisecond before; until another holder takes it, it shows as stale",
+    "a lock expires at its instant, not a millisecond before, and shows as stale until it is acquired again",
     async (ground) => {
       const { store, clock } = ground;
       await store.locks.acquire("l", "a", "a", 5_000);
@@ -68,7 +68,7 @@ export function lockCases(check: Check): void {
     },
   );
 
-  check("a holder may take its own lock again once it has expired", async ({ store, clock }) => {
+  check("a holder may acquire its own expired lock again", async ({ store, clock }) => {
     await store.locks.acquire("l", "a", "first", 1_000);
     pass(clock, 1_000);
     assert.equal(await store.locks.acquire("l", "a", "second", 1_000), true);
@@ -77,7 +77,7 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.renew("l", "second", null), true);
   });
 
-  check("extending counts from now, by its token only", async ({ store, clock }) => {
+  check("an extension counts from now, and needs the token", async ({ store, clock }) => {
     await store.locks.acquire("l", "a", "token", 5_000);
     pass(clock, 4_000);
     assert.equal(await store.locks.renew("l", "other", 60_000), false);
@@ -98,7 +98,7 @@ export function lockCases(check: Check): void {
     assert.equal((await lockOf(store, "l"))?.stale, true);
   });
 
-  check("releasing needs the token, and frees it at once", async ({ store }) => {
+  check("a release needs the token, and frees the lock at once", async ({ store }) => {
     await store.locks.acquire("l", "a", "t", 1_000);
     assert.equal(await store.locks.renew("l", "a", null), false);
     assert.equal(await store.locks.renew("m", "t", null), false);
@@ -132,7 +132,7 @@ export function lockCases(check: Check): void {
   });
 
   check(
-    "stale locks are what cleaning would remove once leases are reclaimed, and asking removes none",
+    "stale locks are those that cleaning would remove after reclaiming, and listing removes none",
     async ({ store, clock }) => {
       await store.locks.acquire("old", "a", "t", 1_000);
       await store.locks.acquire("new", "a", "t", 60_000);
@@ -153,7 +153,7 @@ export function lockCases(check: Check): void {
     },
   );
 
-  check("cleaning removes what is expired and nothing else", async ({ store, clock }) => {
+  check("cleaning removes expired locks and nothing else", async ({ store, clock }) => {
     await store.locks.acquire("old", "a", "t", 1_000);
     await store.locks.acquire("older", "a", "t", 500);
     await store.locks.acquire("new", "a", "t", 1_001);
@@ -167,7 +167,7 @@ export function lockCases(check: Check): void {
     assert.equal((await store.recoveries.history({ limit: 0 })).totals.locksCleaned, 2);
   });
 
-  check("a clock that was set back does not make a lock last longer than its time, once it is looked after", async (ground) => {
+  check("a clock that was set back extends no lock beyond its duration, once it is cleaned", async (ground) => {
     const { store, clock } = ground;
     await store.locks.acquire("l", "a", "t", 1_000);
     clock.set(clock.now() - 3_600_000);
@@ -179,7 +179,7 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.acquire("l", "b", "u", 1_000), true);
   });
 
-  check.shared("a lock holds between processes and over reopenings", async ({ store, another, reopen, clock }) => {
+  check.shared("a lock holds across processes and reopenings", async ({ store, another, reopen, clock }) => {
     await store.locks.acquire("l", "a", "t", 5_000);
     const other = await another();
     assert.equal(await other.locks.acquire("l", "b", "u", 5_000), false);
@@ -203,7 +203,7 @@ export function lockCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [locked]);
   });
 
-  check("a queue whose lock was released can be claimed from, and is said to be ready", async ({ store }) => {
+  check("a queue whose lock was released can be claimed from, and is reported as ready", async ({ store }) => {
     const id = await addOne(store, { queue: "q" });
     await store.locks.acquire("q", "a", "t", 5_000);
     const changes = await changesDuring(store, () => store.locks.renew("q", "t", null));
@@ -211,7 +211,7 @@ export function lockCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [id]);
   });
 
-  check("a queue whose lock was broken, or cleaned after its expiry, is said to be ready", async ({ store, clock }) => {
+  check("a queue whose lock was broken, or cleaned after its expiry, is reported as ready", async ({ store, clock }) => {
     await store.locks.acquire("q", "a", "t", 5_000);
     const broken = await changesDuring(store, () => breakLock(store, "q"));
     assert.ok(broken.some(({ ready }) => ready?.has("q")));
@@ -224,7 +224,7 @@ export function lockCases(check: Check): void {
   // ── exclusive claims ──
 
   check(
-    "an exclusive claim takes its queue's lock: no other worker claims there until it is settled",
+    "an exclusive claim acquires its queue's lock, and no other worker claims there until it is settled",
     async ({ store, clock }) => {
       const [first, second] = await add(store, { queue: "q" }, { queue: "q" });
       const other = await addOne(store, { queue: "other" });
@@ -249,14 +249,14 @@ export function lockCases(check: Check): void {
     },
   );
 
-  check("an exclusive claim that finds nothing takes no lock", async ({ store }) => {
+  check("an exclusive claim without a job acquires no lock", async ({ store }) => {
     await add(store, { queue: "q", delay: 1_000 });
     assert.deepEqual(await claim(store, { from: [{ queue: "q", lease: LEASE }], max: 1, exclusive: "t" }), []);
     assert.equal(await lockOf(store, "q"), null);
     assert.equal(await store.locks.acquire("q", "a", "t", 1_000), true);
   });
 
-  check("an exclusive claim's lock has no expiry of its own: it lasts as long as its lease is held", async ({ store, clock }) => {
+  check("an exclusive claim's lock lasts as long as its lease", async ({ store, clock }) => {
     await add(store, { queue: "q" }, { queue: "q" });
     const claimed = await claimOne(store, { exclusive: "t" });
     pass(clock, 10 * LEASE);
@@ -267,7 +267,7 @@ export function lockCases(check: Check): void {
     assert.equal((await lockOf(store, "q"))?.expiresAt, clock.now() + LEASE);
   });
 
-  check("an exclusive claim's lock is ended by its settling, never by its token", async ({ store }) => {
+  check("an exclusive claim's lock ends with its settle, never by its token", async ({ store }) => {
     await add(store, { queue: "q" });
     const claimed = await claimOne(store, { exclusive: "t" });
     assert.equal(await store.locks.renew("q", "t", 1), false);
@@ -291,7 +291,7 @@ export function lockCases(check: Check): void {
     },
   };
   for (const [how, end] of Object.entries(ENDS)) {
-    check(`the lock of an exclusive claim that ${how} is free, and its queue is said to be ready`, async ({ store }) => {
+    check(`the lock of an exclusive claim that ${how} is free, and its queue is reported as ready`, async ({ store }) => {
       await add(store, { queue: "q" }, { queue: "q", priority: -1 });
       const claimed = await claimOne(store, { exclusive: "t" });
       const changes = await changesDuring(store, () => end(store, claimed));
@@ -306,7 +306,7 @@ export function lockCases(check: Check): void {
     });
   }
 
-  check("the lock of an old exclusive claim does not come back to life with the job's next claim", async ({ store }) => {
+  check("an old exclusive claim's lock does not return with the job's next claim", async ({ store }) => {
     await add(store, { queue: "q" }, { queue: "q" });
     await takeBack(store, "stalled", await claimOne(store, { exclusive: "old" }));
     await claimOne(store);
@@ -314,7 +314,7 @@ export function lockCases(check: Check): void {
     assert.equal((await claim(store)).length, 1, "the second job is not kept back");
   });
 
-  check("an exclusive claim takes over a lock that has expired", async ({ store, clock }) => {
+  check("an exclusive claim takes over an expired lock", async ({ store, clock }) => {
     await add(store, { queue: "q" });
     await store.locks.acquire("q", "a", "t", 1_000);
     pass(clock, 1_000);
@@ -326,13 +326,13 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.renew("q", "t", 1_000), false);
   });
 
-  check("two exclusive claims in one turn: one gets the queue", async ({ store }) => {
+  check("of two exclusive claims in one turn, one gets the queue", async ({ store }) => {
     await add(store, { queue: "q" }, { queue: "q" });
     const got = await Promise.all(["a", "b"].map((exclusive) => claim(store, { max: 1, exclusive, worker: exclusive })));
     assert.deepEqual(got.map(({ length }) => length).sort(), [0, 1]);
   });
 
-  check.shared("an exclusive claim holds between processes and over reopenings", async ({ store, another, reopen }) => {
+  check.shared("an exclusive claim holds across processes and reopenings", async ({ store, another, reopen }) => {
     await add(store, { queue: "q" }, { queue: "q" });
     const claimed = await claimOne(store, { exclusive: "t" });
     const other = await another();

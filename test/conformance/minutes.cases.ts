@@ -23,7 +23,7 @@ export function minuteCases(check: Check): void {
     assert.deepEqual(await store.queues.minutes("totals"), [minuteOf("mail", 0, 9), minuteOf("pdf", 0, 1)]);
   });
 
-  check("minutes are added up by steps", async ({ store }) => {
+  check("minutes are summed by steps", async ({ store }) => {
     await store.queues.addMinutes(
       [minuteOf("mail", 119, 1), minuteOf("mail", 120, 2), minuteOf("mail", 179, 3), minuteOf("pdf", 150, 4)],
       0,

@@ -6,7 +6,7 @@ import type { Check } from "./suite.ts";
 export function noteCases(check: Check): void {
   // ── checkpoints ──
 
-  check("a checkpoint is read back as it was saved, the latest one", async ({ store }) => {
+  check("a checkpoint is loaded as it was last saved", async ({ store }) => {
     const { job, fence } = await running(store);
     assert.equal(await store.loadCheckpoint(job), null);
     assert.equal(await saveCheckpoint(store, { job, fence }, '{"page":1}'), "held");
@@ -74,7 +74,7 @@ export function noteCases(check: Check): void {
     );
   }
 
-  check("a pruned job's checkpoint is gone", async ({ store }) => {
+  check("a pruned job has no checkpoint", async ({ store }) => {
     const claimed = await running(store);
     await saveCheckpoint(store, claimed, '"half"');
     await store.cancel(claimed.id);
@@ -90,7 +90,7 @@ export function noteCases(check: Check): void {
 
   // ── progress ──
 
-  check("progress shows on the job, the latest report", async ({ store }) => {
+  check("a job shows its latest progress report", async ({ store }) => {
     const { job, fence, id } = await running(store);
     assert.equal((await see(store, id)).progress, undefined);
     assert.deepEqual(await store.saveProgress([{ job, fence, fraction: 0.25, message: "reading" }]), ["held"]);
@@ -111,7 +111,7 @@ export function noteCases(check: Check): void {
     assert.deepEqual(await store.saveProgress([]), []);
   });
 
-  check("two reports of one job in one call: the later counts", async ({ store }) => {
+  check("of two reports of one job in one call, the later wins", async ({ store }) => {
     const [{ job, fence, id }, other] = [await running(store), await running(store)];
     const reports = [0.25, 0.5].map((fraction) => ({ job, fence, fraction, message: null }));
     const third = { job: other.job, fence: other.fence, fraction: 0.75, message: null };
@@ -120,7 +120,7 @@ export function noteCases(check: Check): void {
     assert.deepEqual((await see(store, other.id)).progress, { fraction: 0.75 });
   });
 
-  check("a report whose message holds a NUL is taken, and so are those beside it", async ({ store }) => {
+  check("a report whose message contains NUL is accepted, and so are those beside it", async ({ store }) => {
     const [a, b] = [await running(store), await running(store)];
     const reports = [a, b].map(({ job, fence }, n) => ({ job, fence, fraction: 0.5, message: n === 0 ? "a\0b" : "b" }));
     assert.deepEqual(await store.saveProgress(reports), ["held", "held"]);
@@ -139,7 +139,7 @@ export function noteCases(check: Check): void {
     assert.deepEqual((await see(store, id)).progress, { fraction: 0.75 });
   });
 
-  check("a pending job takes no notes from any process", async ({ store, clock }) => {
+  check("a pending job accepts no progress and no checkpoint", async ({ store, clock }) => {
     const id = await addOne(store);
     const claimed = await claimOne(store);
     await settle(store, claimed, { kind: "later", delay: 10, error: ERROR });

@@ -24,7 +24,7 @@ import { countJobs } from "../../src/store/queries.ts";
 export function operateCases(check: Check): void {
   // ── cancel ──
 
-  check("a pending job that is cancelled never runs", async ({ store, clock }) => {
+  check("a cancelled pending job never runs", async ({ store, clock }) => {
     const id = await addOne(store);
     pass(clock, 5);
     assert.equal(await store.cancel(id), true);
@@ -33,7 +33,7 @@ export function operateCases(check: Check): void {
     assert.deepEqual(await claim(store), []);
   });
 
-  check("a delayed job that is cancelled never runs", async ({ store, clock }) => {
+  check("a cancelled delayed job never runs", async ({ store, clock }) => {
     const id = await addOne(store, { delay: 1_000 });
     assert.equal(await store.cancel(id), true);
     pass(clock, 1_000);
@@ -41,7 +41,7 @@ export function operateCases(check: Check): void {
     assert.deepEqual(await store.outlook([{ lease: 1 }]), { ready: false, nextIn: null });
   });
 
-  check("a running job that is cancelled has no lease any more, and its holder is notified", async ({ store, clock }) => {
+  check("a cancelled running job has no lease, and its holder is notified", async ({ store, clock }) => {
     const claimed = await running(store);
     const changes = await changesDuring(store, () => store.cancel(claimed.id));
     assert.deepEqual(
@@ -107,7 +107,7 @@ export function operateCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [first, second]);
   });
 
-  check("a retried job may fail in its turn and be retried again, while a zombie's write is still refused", async ({ store }) => {
+  check("a retried job may fail and be retried again, while a late write is still rejected", async ({ store }) => {
     const zombie = await running(store);
     await settle(store, zombie, { kind: "unreadable", error: ERROR });
     await store.retry(zombie.id);
@@ -128,7 +128,7 @@ export function operateCases(check: Check): void {
     assert.deepEqual(await seeAll(store), before);
   });
 
-  check("a job whose key another one has by now cannot be retried, until that one has finished", async ({ store }) => {
+  check("a job whose key another job has cannot be retried until that one has finished", async ({ store }) => {
     const first = await running(store, { key: "k" });
     await settle(store, first, { kind: "unreadable", error: ERROR });
     const second = await addOne(store, { key: "k" });
@@ -141,7 +141,7 @@ export function operateCases(check: Check): void {
 
   // ── prune ──
 
-  check("a zombie of the newest job, pruned, does not fit the job that comes next", async ({ store }) => {
+  check("a late write to a pruned newest job does not match the next job", async ({ store }) => {
     const zombie = await running(store);
     await store.cancel(zombie.id);
     assert.equal((await store.prune({ state: "cancelled", limit: 1 })).removed, 1);
@@ -152,7 +152,7 @@ export function operateCases(check: Check): void {
     assert.equal((await see(store, next.id)).state, "running");
   });
 
-  check("pruning removes finished jobs of that state and nothing else", async ({ store }) => {
+  check("prune removes finished jobs of that state and nothing else", async ({ store }) => {
     const make = async () => {
       const [a, b, c, d] = [await running(store), await running(store), await running(store), await running(store)];
       await settle(store, a, SUCCEEDED);
@@ -176,7 +176,7 @@ export function operateCases(check: Check): void {
     );
   });
 
-  check("pruning takes the oldest first, up to its limit", async ({ store }) => {
+  check("prune removes the oldest first, up to its limit", async ({ store }) => {
     const ids = await add(store, {}, {}, {}, {});
     for (const lease of (await claim(store)).toReversed()) await settle(store, lease, SUCCEEDED);
     assert.equal((await store.prune({ state: "succeeded", limit: 3 })).removed, 3);
@@ -186,7 +186,7 @@ export function operateCases(check: Check): void {
     );
   });
 
-  check("pruning may be by queue, by time and by id, and takes what fits all of it", async ({ store, clock }) => {
+  check("prune filters by queue, time and id together", async ({ store, clock }) => {
     const finish = async (id: string, queue: string) => {
       await add(store, { id, queue });
       await store.cancel(id);
@@ -229,7 +229,7 @@ export function operateCases(check: Check): void {
     assert.deepEqual((await store.queries.list({ limit: 9 })).items, []);
   });
 
-  check("a follow-up's id is forgotten with its job, a chosen one is not", async ({ store }) => {
+  check("a follow-up's id is forgotten with its job, and a chosen id is not", async ({ store }) => {
     await settle(store, await running(store), SUCCEEDED, [newJob({ followUpId: "made" }), newJob({ id: "chosen" })]);
     for (const id of ["made", "chosen"]) await store.cancel(id);
     assert.equal((await store.prune({ state: "cancelled", limit: 9 })).removed, 2);
@@ -239,7 +239,7 @@ export function operateCases(check: Check): void {
     ]);
   });
 
-  check("a job of a crashed worker can be cancelled and pruned while it waits", async ({ store }) => {
+  check("a crashed worker's job can be cancelled and pruned while it waits", async ({ store }) => {
     const claimed = await running(store);
     await takeBack(store, "crashed", claimed);
     assert.equal(await store.cancel(claimed.id), true);

@@ -28,7 +28,7 @@ const AT_STARTUP = "orphaned_at_startup";
 const NOTHING_KNOWN = { dead: [], alive: [] };
 
 export function orchestratorLockCases(check: Check): void {
-  check("the holder of the lock says that it lives", async ({ store, clock }) => {
+  check("the holder of the lock renews it", async ({ store, clock }) => {
     const { lock, lead, build } = await started(store);
     const acquiredAt = clock.now();
     pass(clock, 5_000);
@@ -105,7 +105,7 @@ export function orchestratorLockCases(check: Check): void {
     },
   );
 
-  check("the lock of a process that is not registered any more is free, and its build has crashed by then", async ({ store }) => {
+  check("the lock of an unregistered process is free, and its build has crashed", async ({ store }) => {
     const first = await started(store);
     await store.processes.unregister(first.lead.holder);
     const second = await started(store, { token: "token-2" });
@@ -122,7 +122,7 @@ export function orchestratorLockCases(check: Check): void {
     assert.equal(await isQueuePaused(store, second.build), false);
   });
 
-  check("a build whose orchestrator is not registered any more is resumed at once", async ({ store }) => {
+  check("a build whose orchestrator is unregistered is resumed at once", async ({ store }) => {
     const led = await started(store);
     await store.processes.unregister(led.lead.holder);
     const lead = newLead(await register(store));
@@ -135,7 +135,7 @@ export function orchestratorLockCases(check: Check): void {
     assert.equal((await leadOf(store.builds, "docs"))?.holder, lead.holder);
   });
 
-  check("a build whose orchestrator lives is no orphan", async ({ store, clock }) => {
+  check("a build with a live orchestrator is not orphaned", async ({ store, clock }) => {
     const { lead } = await started(store);
     await changesNothing(store, [], () => store.builds.orphan(NOTHING_KNOWN, LOST));
     await changesNothing(store, [], () => store.builds.orphan({ dead: [], alive: [lead.holder] }, LOST));
@@ -145,21 +145,24 @@ export function orchestratorLockCases(check: Check): void {
     await changesNothing(store, [], () => store.builds.orphan({ dead: [], alive: [lead.holder] }, LOST));
   });
 
-  check("a build is an orphan once its lock was silent for the time to live, and not a millisecond before", async (ground) => {
-    const { store, clock } = ground;
-    const { build, lock } = await started(store);
-    pass(clock, 60_000);
-    await store.builds.beat(lock);
-    pass(clock, ORCHESTRATOR_TTL_MS - 1);
-    await changesNothing(store, [], () => store.builds.orphan(NOTHING_KNOWN, LOST));
-    pass(clock, 1);
-    const orphans = await store.builds.orphan(NOTHING_KNOWN, LOST);
-    assert.deepEqual(orphans, [await seeBuild(store, build)]);
-    assert.deepEqual([orphans[0]?.state, orphans[0]?.reason], ["CRASHED", LOST]);
-  });
+  check(
+    "a build is orphaned once its lock was not renewed for the time to live, and not a millisecond before",
+    async (ground) => {
+      const { store, clock } = ground;
+      const { build, lock } = await started(store);
+      pass(clock, 60_000);
+      await store.builds.beat(lock);
+      pass(clock, ORCHESTRATOR_TTL_MS - 1);
+      await changesNothing(store, [], () => store.builds.orphan(NOTHING_KNOWN, LOST));
+      pass(clock, 1);
+      const orphans = await store.builds.orphan(NOTHING_KNOWN, LOST);
+      assert.deepEqual(orphans, [await seeBuild(store, build)]);
+      assert.deepEqual([orphans[0]?.state, orphans[0]?.reason], ["CRASHED", LOST]);
+    },
+  );
 
   check(
-    "the builds of the dead are orphans, each with its reason, its event and its audit entry, and their queues rest",
+    "orphaned builds of dead processes have their reason, event and audit entry, and their queues are paused",
     async (ground) => {
       const { store } = ground;
       const docs = await started(store);
@@ -187,7 +190,7 @@ export function orchestratorLockCases(check: Check): void {
     },
   );
 
-  check("only ACTIVE builds are orphans", async ({ store }) => {
+  check("only ACTIVE builds can be orphaned", async ({ store }) => {
     const { lead } = await stopped(store);
     await store.builds.move((await newestBuild(store.builds, "docs"))?.id ?? "", abandonment("done with"), { by: "operator" });
     const resting = await paused(store, { lead: { ...lead, token: "token-2" } });
@@ -196,7 +199,7 @@ export function orchestratorLockCases(check: Check): void {
     assert.equal((await seeBuild(store, resting.build)).state, "BUDGET_PAUSE");
   });
 
-  check.shared("two who find the same orphan move it once", async ({ store, another }) => {
+  check.shared("two processes that find the same orphaned build move it once", async ({ store, another }) => {
     const { build, lead } = await started(store);
     const known = { dead: [lead.holder], alive: [] };
     const other = await another();

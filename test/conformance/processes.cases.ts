@@ -7,7 +7,7 @@ import { registeredProcesses } from "../../src/store/processes.ts";
 const HERE = { pid: 4_711, host: "host", boot: "boot-1", program: "indexer" };
 
 export function processCases(check: Check): void {
-  check("a process that registers is known, with what is said of it", async ({ store, clock }) => {
+  check("a registered process is listed with its details", async ({ store, clock }) => {
     assert.deepEqual(await registeredProcesses(store.processes), []);
     const id = await store.processes.register(HERE);
     const [process, ...rest] = await registeredProcesses(store.processes);
@@ -17,7 +17,7 @@ export function processCases(check: Check): void {
     assert.deepEqual({ id: process.id, pid, host, boot, program, startedAt }, { id, ...HERE, startedAt: clock.now() });
   });
 
-  check("a process that holds nothing can be forgotten, once", async ({ store }) => {
+  check("a process that holds nothing can be unregistered, once", async ({ store }) => {
     const id = await register(store);
     assert.equal(await store.processes.unregister(id), true);
     assert.equal(await store.processes.unregister(id), false);
@@ -25,13 +25,13 @@ export function processCases(check: Check): void {
     assert.deepEqual(await registeredProcesses(store.processes), []);
   });
 
-  check("a process's number is never given again", async ({ store }) => {
+  check("a process's number is never reused", async ({ store }) => {
     const first = await register(store);
     await store.processes.unregister(first);
     assert.ok((await register(store)) > first);
   });
 
-  check("a process that holds jobs is not forgotten", async ({ store }) => {
+  check("a process that holds jobs is not unregistered", async ({ store }) => {
     const holder = await register(store);
     await add(store, {}, {});
     const [a, b] = await claim(store, { holder });
@@ -44,7 +44,7 @@ export function processCases(check: Check): void {
     assert.equal(await store.processes.unregister(holder), true);
   });
 
-  check("each process's number of running jobs is known; claims by hand belong to no process", async ({ store }) => {
+  check("the number of running jobs of each process is known; claims by hand belong to none", async ({ store }) => {
     assert.deepEqual((await store.queries.overview()).running, new Map());
     const [one, two] = [await register(store), await register(store)];
     await add(store, {}, {}, {}, {}, {});
@@ -63,7 +63,7 @@ export function processCases(check: Check): void {
     assert.equal((await store.queries.overview()).running.has(two), false);
   });
 
-  check("a cancelled job is no longer its process's", async ({ store }) => {
+  check("a cancelled job no longer belongs to its process", async ({ store }) => {
     const holder = await register(store);
     await add(store, {});
     const { id } = await claimOne(store, { holder });
@@ -76,7 +76,7 @@ export function processCases(check: Check): void {
     assert.deepEqual((await store.processes.probe()).others, []);
   });
 
-  check.shared("processes are known to each other, and over reopenings until they are forgotten", async (ground) => {
+  check.shared("processes know each other, and survive reopenings until they are unregistered", async (ground) => {
     const { store, another, reopen } = ground;
     const one = await store.processes.register(HERE);
     const other = await another();
@@ -97,7 +97,7 @@ export function processCases(check: Check): void {
     assert.equal(await reopened.processes.unregister(one), true);
   });
 
-  check.shared("a process that lives is never taken for dead", async ({ store, another, clock }) => {
+  check.shared("a live process is never taken for dead", async ({ store, another, clock }) => {
     await store.processes.register(HERE);
     const other = await another();
     const two = await other.processes.register({ ...HERE, pid: 2 });
@@ -120,7 +120,7 @@ export function processCases(check: Check): void {
     assert.ok(ready === null || ready.has("work"), "what it says is so, where it can be told from here");
   });
 
-  check.shared("databases have one identity each, for every process and for ever", async ({ store, another, reopen }) => {
+  check.shared("a database has one identity, for every process and for ever", async ({ store, another, reopen }) => {
     const { databaseId, durability } = store;
     assert.ok(databaseId.length >= 16);
     assert.equal((await another()).databaseId, databaseId);

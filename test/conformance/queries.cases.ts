@@ -30,33 +30,30 @@ function held({ worker, host, pid, leaseExpiresAt }: Job) {
 }
 
 export function queryCases(check: Check): void {
-  check(
-    "a running job shows who holds it and until when, and a job that does not run shows neither",
-    async ({ store, clock }) => {
-      const holder = await store.processes.register({ pid: 4_711, host: "anna", boot: "boot", program: "test" });
-      const unheld = { worker: undefined, host: undefined, pid: undefined, leaseExpiresAt: undefined };
-      const [byWorker, byName, byHand] = (await add(store, {}, {}, {})) as [string, string, string];
-      assert.deepEqual(held(await see(store, byWorker)), unheld);
-      const first = await claimOne(store, { holder, worker: "" });
-      await claimOne(store, { holder, worker: "otto" });
-      await claimOne(store, { worker: "review 1" });
-      const leaseExpiresAt = clock.now() + LEASE;
-      const expected = [
-        { worker: "anna:4711", host: "anna", pid: 4_711, leaseExpiresAt },
-        { worker: "otto", host: "anna", pid: 4_711, leaseExpiresAt },
-        { worker: "review 1", host: undefined, pid: undefined, leaseExpiresAt },
-      ];
-      for (const [i, id] of [byWorker, byName, byHand].entries()) assert.deepEqual(held(await see(store, id)), expected[i]);
-      for (const filter of [{}, { state: "running" }] as const)
-        assert.deepEqual((await store.queries.list({ limit: 10, ...filter })).items.map(held), expected);
-      pass(clock, 1_000);
-      await store.renew([{ job: first.job, fence: first.fence, lease: 60_000 }]);
-      assert.equal((await see(store, byWorker)).leaseExpiresAt, clock.now() + 60_000);
-      await settle(store, first, SUCCEEDED);
-      const job = await see(store, byWorker);
-      assert.deepEqual([held(job), "worker" in job], [unheld, false]);
-    },
-  );
+  check("a running job shows its holder and the lease's end, and another job shows neither", async ({ store, clock }) => {
+    const holder = await store.processes.register({ pid: 4_711, host: "anna", boot: "boot", program: "test" });
+    const unheld = { worker: undefined, host: undefined, pid: undefined, leaseExpiresAt: undefined };
+    const [byWorker, byName, byHand] = (await add(store, {}, {}, {})) as [string, string, string];
+    assert.deepEqual(held(await see(store, byWorker)), unheld);
+    const first = await claimOne(store, { holder, worker: "" });
+    await claimOne(store, { holder, worker: "otto" });
+    await claimOne(store, { worker: "review 1" });
+    const leaseExpiresAt = clock.now() + LEASE;
+    const expected = [
+      { worker: "anna:4711", host: "anna", pid: 4_711, leaseExpiresAt },
+      { worker: "otto", host: "anna", pid: 4_711, leaseExpiresAt },
+      { worker: "review 1", host: undefined, pid: undefined, leaseExpiresAt },
+    ];
+    for (const [i, id] of [byWorker, byName, byHand].entries()) assert.deepEqual(held(await see(store, id)), expected[i]);
+    for (const filter of [{}, { state: "running" }] as const)
+      assert.deepEqual((await store.queries.list({ limit: 10, ...filter })).items.map(held), expected);
+    pass(clock, 1_000);
+    await store.renew([{ job: first.job, fence: first.fence, lease: 60_000 }]);
+    assert.equal((await see(store, byWorker)).leaseExpiresAt, clock.now() + 60_000);
+    await settle(store, first, SUCCEEDED);
+    const job = await see(store, byWorker);
+    assert.deepEqual([held(job), "worker" in job], [unheld, false]);
+  });
 
   // ── lists ──
 
@@ -70,7 +67,7 @@ export function queryCases(check: Check): void {
     );
   });
 
-  check("pages follow each other without a gap or a repetition, and the last has no next", async ({ store }) => {
+  check("pages have neither gaps nor repetitions, and the last has no next", async ({ store }) => {
     const ids = await add(store, ...Array.from({ length: 7 }, () => ({})));
     const pages: string[][] = [];
     let after: string | undefined;
@@ -82,14 +79,14 @@ export function queryCases(check: Check): void {
     assert.deepEqual(pages, [ids.slice(0, 3), ids.slice(3, 6), ids.slice(6)]);
   });
 
-  check("a page that is just full is the last one", async ({ store }) => {
+  check("a page that is exactly full is the last one", async ({ store }) => {
     await add(store, {}, {}, {});
     const page = await store.queries.list({ limit: 3 });
     assert.equal(page.items.length, 3);
     assert.equal("next" in page, false);
   });
 
-  check("a page continues where the last one ended, though jobs came, moved and went", async ({ store }) => {
+  check("a page continues where the last one ended although jobs were added, moved and removed", async ({ store }) => {
     const ids = await add(store, { id: "1" }, { id: "2" }, { id: "3" }, { id: "4" });
     const page = await store.queries.list({ limit: 2 });
     await store.cancel(ids[1] as string);
@@ -101,7 +98,7 @@ export function queryCases(check: Check): void {
     );
   });
 
-  check("a filter takes what fits all of it, and pages through that", async ({ store }) => {
+  check("a filter matches all its parts, and pages through the matches", async ({ store }) => {
     await add(
       store,
       { id: "1", name: "a", queue: "p" },
@@ -135,7 +132,7 @@ export function queryCases(check: Check): void {
     assert.deepEqual((await store.queries.list({ state: "waiting", limit: 10 })).items, []);
   });
 
-  check("what is pending is listed in creation order, whatever holds it back, page by page", async ({ store }) => {
+  check("pending jobs are listed in creation order, whatever holds them back, page by page", async ({ store }) => {
     const declares = declaring([limitRule({ concurrency: 1 })]);
     const limited = { declares, limitKeys: ["k"] };
     const suspect = await running(store, { name: "other", policy: { crashes: 9 } });
@@ -175,7 +172,7 @@ export function queryCases(check: Check): void {
     assert.deepEqual(told, []);
   });
 
-  check("the store's clock has the time that it writes", async ({ store, clock }) => {
+  check("the store's clock is the time that it writes", async ({ store, clock }) => {
     pass(clock, 1_234);
     assert.equal(store.clock.now(), clock.now());
     assert.equal((await store.queries.get(await addOne(store)))?.createdAt, store.clock.now());
@@ -183,12 +180,12 @@ export function queryCases(check: Check): void {
 
   // ── counts ──
 
-  check("an empty store counts nothing of every state", async ({ store }) => {
+  check("an empty store counts zero of every state", async ({ store }) => {
     assert.deepEqual(await countJobs(store.queries), none());
     assert.deepEqual((await store.queries.overview()).queues, []);
   });
 
-  check("counts are by queue and by name, too", async ({ store }) => {
+  check("jobs are counted by queue and by name", async ({ store }) => {
     await add(
       store,
       { name: "a", queue: "p" },
@@ -206,7 +203,7 @@ export function queryCases(check: Check): void {
     assert.deepEqual(await countJobs(store.queries, { name: "absent" }), none());
   });
 
-  check("counts equal what lists show after every kind of move", async ({ store, clock }) => {
+  check("counts equal the lists after every kind of move", async ({ store, clock }) => {
     const dice = seeded(20_260_101);
     const holder = await register(store);
     const held: Claimed[] = [];
@@ -249,14 +246,14 @@ export function queryCases(check: Check): void {
     );
   });
 
-  check.shared("counts persist", async ({ store, reopen }) => {
+  check.shared("counts survive a reopening", async ({ store, reopen }) => {
     await oneOfEach(store);
     const before = [await countJobs(store.queries), (await store.queries.overview()).queues];
     const reopened = await reopen();
     assert.deepEqual([await countJobs(reopened.queries), (await reopened.queries.overview()).queues], before);
   });
 
-  check.shared("what one process changes, the other sees", async ({ store, another }) => {
+  check.shared("one process sees the changes of another", async ({ store, another }) => {
     const other = await another();
     assert.deepEqual(await countJobs(other.queries), none());
     const id = await addOne(store, { name: "new", queue: "new" });
@@ -283,7 +280,7 @@ export function queryCases(check: Check): void {
     );
   });
 
-  check("how many have ended never falls, whatever is retried or forgotten", async ({ store }) => {
+  check("the number of ended jobs never falls, whatever is retried or removed", async ({ store }) => {
     const ended = async () => (await store.queries.overview()).queues.map((queue) => queue.ended);
     const first = await running(store);
     assert.deepEqual(await ended(), [0]);
@@ -298,7 +295,7 @@ export function queryCases(check: Check): void {
     assert.deepEqual(await ended(), [3]);
   });
 
-  check("a queue's oldest is the oldest job that could run now", async ({ store, clock }) => {
+  check("a queue's oldest job is the oldest that could run now", async ({ store, clock }) => {
     const oldest = async () => (await store.queries.overview()).queues.find(({ name }) => name === "q")?.oldestAt;
     await add(store, { queue: "q", delay: 3_600_000 });
     assert.equal(await oldest(), undefined, "it cannot run yet");
@@ -319,7 +316,7 @@ export function queryCases(check: Check): void {
     assert.equal(await oldest(), first - 1_000, "the delayed one is due, though no worker has claimed it");
   });
 
-  check("the oldest is the oldest of many, of every kind", async ({ store, clock }) => {
+  check("the oldest job is found among many of every kind", async ({ store, clock }) => {
     const made: Record<string, number> = {};
     for (const kind of ["due", "crashed", "ready"]) {
       for (let n = 0; n < 3; n++) {

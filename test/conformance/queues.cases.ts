@@ -29,7 +29,7 @@ import { countJobs } from "../../src/store/queries.ts";
 const FAILED: Outcome = { kind: "error", error: ERROR, retry: false };
 
 export function queueCases(check: Check): void {
-  check("a paused queue hands out no job to any worker until it is resumed", async ({ store }) => {
+  check("a paused queue gives no job to any worker until it is resumed", async ({ store }) => {
     const [one] = (await add(store, {})) as [string];
     const [other] = (await add(store, { name: "other" })) as [string];
     assert.equal(await store.queues.setPaused("work", true), true);
@@ -59,7 +59,7 @@ export function queueCases(check: Check): void {
     assert.equal((await store.outlook([{ lease: LEASE }])).ready, true);
   });
 
-  check("a job that runs in a paused queue continues and settles as usual, or comes back and stays", async ({ store }) => {
+  check("a running job of a paused queue continues and settles as usual, or returns and stays", async ({ store }) => {
     const jobs = await add(store, {}, {}, {});
     const held = await claim(store);
     await store.queues.setPaused("work", true);
@@ -72,7 +72,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(new Set([...(await claimIds(store)), ...(await claimIds(store))]), new Set(jobs.slice(1)));
   });
 
-  check("resuming wakes who waits for that queue", async ({ store }) => {
+  check("a resume wakes the workers that wait for that queue", async ({ store }) => {
     await add(store, {});
     await store.queues.setPaused("work", true);
     const [change] = await changesDuring(store, () => store.queues.setPaused("work", false));
@@ -85,7 +85,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await claimIds(store), []);
   });
 
-  check("pausing, resuming and pausing in one turn are three changes, each with an event", async ({ store }) => {
+  check("pause, resume and pause in one turn are three changes, each with an event", async ({ store }) => {
     await add(store, {});
     await Promise.all([
       store.queues.setPaused("work", true),
@@ -101,7 +101,7 @@ export function queueCases(check: Check): void {
     assert.equal(new Set(events.map(({ dedupeKey }) => dedupeKey)).size, 3);
   });
 
-  check.shared("a pause holds in other processes at once, and after a restart", async ({ store, another, reopen }) => {
+  check.shared("a pause applies in other processes at once, and after a restart", async ({ store, another, reopen }) => {
     const other = await another();
     const id = await addOne(store);
     assert.deepEqual(await countJobs(other.queries, { queue: "work" }), await countJobs(store.queries, { queue: "work" }));
@@ -114,7 +114,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await claimIds(again), [id]);
   });
 
-  check("a definition's word about its queue leaves a pause alone", async ({ store }) => {
+  check("a declaration of a queue does not change its pause", async ({ store }) => {
     await add(store, {});
     await store.queues.setPaused("work", true);
     await keep(store, { succeeded: { age: 1_000 } });
@@ -123,14 +123,14 @@ export function queueCases(check: Check): void {
 
   // ── retention ──
 
-  check("without a word about keeping, nothing is ever removed", async ({ store, clock }) => {
+  check("without `keep` nothing is removed", async ({ store, clock }) => {
     await ended(store, SUCCEEDED, 3);
     pass(clock, 10 * 365 * 86_400_000);
     assert.deepEqual(await store.prune({ expired: { minAge: 0 }, limit: 100 }), { removed: 0, more: false });
     assert.equal((await seeAll(store)).length, 3);
   });
 
-  check("by age: what ended longer ago than that goes, by state", async ({ store, clock }) => {
+  check("`keep` by age removes jobs that ended longer ago, by state", async ({ store, clock }) => {
     await keep(store, { succeeded: { age: 1_000 }, failed: { age: 5_000 } });
     const [good] = await ended(store, SUCCEEDED, 1);
     const [bad] = await ended(store, FAILED, 1);
@@ -154,7 +154,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual((await countJobs(store.queries)).succeeded, 0);
   });
 
-  check("by count: the newest stay, over all names and versions of the queue", async ({ store, clock }) => {
+  check("`keep` by count keeps the newest, over all names and versions of the queue", async ({ store, clock }) => {
     await keep(store, { succeeded: { count: 3 } });
     const all: string[] = [];
     for (const job of [{}, { name: "b", queue: "work" }, { version: 2 }, {}, { name: "b", queue: "work" }, {}]) {
@@ -166,7 +166,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await store.prune({ expired: { minAge: 0 }, limit: 100 }), { removed: 0, more: false });
   });
 
-  check("by count and age: what either of them lets go", async ({ store, clock }) => {
+  check("`keep` by count and age removes what either allows", async ({ store, clock }) => {
     await keep(store, { succeeded: { count: 2, age: 1_000 } });
     const old = await ended(store, SUCCEEDED, 4);
     await expireAll(store);
@@ -177,14 +177,14 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await listed(store), fresh);
   });
 
-  check("keep none: what has ended goes with the next step", async ({ store }) => {
+  check("`keep: 0` removes ended jobs with the next step", async ({ store }) => {
     await keep(store, { succeeded: { count: 0 } });
     await ended(store, SUCCEEDED, 3);
     await expireAll(store);
     assert.deepEqual(await listed(store), []);
   });
 
-  check("other queues are left alone", async ({ store, clock }) => {
+  check("`keep` does not affect other queues", async ({ store, clock }) => {
     await keep(store, { succeeded: { age: 0, count: 0 } });
     const [other] = await ended(store, SUCCEEDED, 1, { name: "other" });
     await ended(store, SUCCEEDED, 1);
@@ -193,7 +193,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await listed(store), [other]);
   });
 
-  check("a step removes no more than its limit, and says whether there is more", async ({ store, clock }) => {
+  check("a step removes at most its limit, and says whether there is more", async ({ store, clock }) => {
     await keep(store, { succeeded: { age: 10 } });
     await ended(store, SUCCEEDED, 25);
     pass(clock, 11);
@@ -205,7 +205,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await listed(store), []);
   });
 
-  check("what ended before anything was said about keeping goes, too; the oldest first", async ({ store, clock }) => {
+  check("jobs that ended before `keep` was declared are removed, too, the oldest first", async ({ store, clock }) => {
     const first: string[] = [];
     for (let i = 0; i < 5; i++) {
       first.push(...(await ended(store, SUCCEEDED, 1)));
@@ -222,7 +222,7 @@ export function queueCases(check: Check): void {
     assert.equal((await countJobs(store.queries, { queue: "other" })).succeeded, 5);
   });
 
-  check("a history of thousands is looked through in steps, and a count removes the oldest of all", async ({ store, clock }) => {
+  check("a history of thousands is scanned in steps, and a count removes the oldest of all", async ({ store, clock }) => {
     const late = await running(store, { name: "slow", queue: "work" });
     const held = [];
     await add(store, ...Array.from({ length: 5_000 }, (): JobLike => ({})));
@@ -236,7 +236,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await listed(store), [late.id]);
   });
 
-  check("a job that an operator has retried is not removed, and counts anew from its next end", async ({ store, clock }) => {
+  check("a job that an operator retried is not removed, and counts again from its next end", async ({ store, clock }) => {
     await keep(store, { failed: { age: 1_000 }, succeeded: { age: 1_000 } });
     const [id] = (await ended(store, FAILED, 1)) as [string];
     await store.retry(id);
@@ -255,7 +255,7 @@ export function queueCases(check: Check): void {
     assert.equal(await store.queries.get(id), null);
   });
 
-  check("those that were retried since do not keep others from going", async ({ store, clock }) => {
+  check("retried jobs do not keep others from being removed", async ({ store, clock }) => {
     await keep(store, { failed: { count: 1 } });
     const failed: string[] = [];
     for (let i = 0; i < 5; i++) {
@@ -268,7 +268,7 @@ export function queueCases(check: Check): void {
     assert.equal((await countJobs(store.queries)).pending, 3);
   });
 
-  check("an unfinished job is never removed, however old, whatever is kept", async ({ store, clock }) => {
+  check("an unfinished job is never removed, however old", async ({ store, clock }) => {
     const none: QueueSettings["keep"] = {};
     for (const state of ["succeeded", "failed", "cancelled", "quarantined"] as const) none[state] = { age: 0, count: 0 };
     await keep(store, none);
@@ -279,7 +279,7 @@ export function queueCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 4);
   });
 
-  check("an id that was chosen stays taken, and how its job ended is remembered", async ({ store, clock }) => {
+  check("a chosen id stays taken, and its job's outcome is remembered", async ({ store, clock }) => {
     await keep(store, { succeeded: { age: 0 } });
     await ended(store, SUCCEEDED, 1, { id: "invoice-1" });
     pass(clock, 1);
@@ -290,7 +290,7 @@ export function queueCases(check: Check): void {
     assert.equal((await see(store, after)).state, "pending");
   });
 
-  check("keeping longer, or for ever again, holds from then on", async ({ store, clock }) => {
+  check("a longer `keep` applies from then on", async ({ store, clock }) => {
     await keep(store, { succeeded: { age: 1_000 } });
     await ended(store, SUCCEEDED, 2);
     await keep(store, { succeeded: { age: 10_000 } });
@@ -305,14 +305,14 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await listed(store), []);
   });
 
-  check("with nothing to remove, a step writes nothing", async ({ store }) => {
+  check("a step with nothing to remove writes nothing", async ({ store }) => {
     await keep(store, { succeeded: { age: 1_000 } });
     await ended(store, SUCCEEDED, 1);
     await expireAll(store);
     assert.deepEqual(await changesDuring(store, () => store.prune({ expired: { minAge: 0 }, limit: 10 })), []);
   });
 
-  check("what one removes by hand is no hindrance", async ({ store, clock }) => {
+  check("removals by hand do not disturb `keep`", async ({ store, clock }) => {
     await keep(store, { succeeded: { age: 1_000, count: 4 } });
     await ended(store, SUCCEEDED, 6);
     await store.prune({ state: "succeeded", limit: 5 });
@@ -325,7 +325,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await listed(store), []);
   });
 
-  check("two who remove at once remove each job once", async ({ store, clock }) => {
+  check("two concurrent steps remove each job once", async ({ store, clock }) => {
     await keep(store, { succeeded: { age: 0 } });
     await ended(store, SUCCEEDED, 10);
     pass(clock, 1);

@@ -27,12 +27,12 @@ const NOTHING = { entries: 0, quarantined: 0, failed: 0, replaced: 0, shortened:
 export function reclaimCases(check: Check): void {
   // ── what is stale ──
 
-  check("with nothing running nothing is stale", async ({ store }) => {
+  check("without running jobs nothing is stale", async ({ store }) => {
     await add(store, {});
     assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 10 }), []);
   });
 
-  check("a dead process's leases are stale at once, the living's are not", async ({ store }) => {
+  check("a dead process's leases are stale at once, and a live one's are not", async ({ store }) => {
     const [dead, alive] = [await register(store), await register(store)];
     await add(store, {}, {}, {});
     const mine = await claim(store, { holder: dead, max: 2 });
@@ -46,7 +46,7 @@ export function reclaimCases(check: Check): void {
     assert.deepEqual(await store.recoveries.stale({ dead: [12_345 as ProcessId], skewed: false, limit: 10 }), []);
   });
 
-  check("a lease is listed once, however many reasons there are", async ({ store, clock }) => {
+  check("a stale lease is listed once, whatever the reasons", async ({ store, clock }) => {
     const dead = await register(store);
     await add(store, {});
     await claim(store, { holder: dead });
@@ -54,7 +54,7 @@ export function reclaimCases(check: Check): void {
     assert.equal((await store.recoveries.stale({ dead: [dead, dead], skewed: true, limit: 10 })).length, 1);
   });
 
-  check("a limit is a limit, and the longest expired come first", async ({ store, clock }) => {
+  check("the longest expired leases are listed first, up to the limit", async ({ store, clock }) => {
     const first = await running(store);
     pass(clock, 1_000);
     const second = await running(store);
@@ -68,7 +68,7 @@ export function reclaimCases(check: Check): void {
     );
   });
 
-  check("a limit holds over all the reasons together", async ({ store, clock }) => {
+  check("the limit applies over all reasons together", async ({ store, clock }) => {
     const dead = await register(store);
     await add(store, {}, {});
     await claim(store, { holder: dead });
@@ -79,7 +79,7 @@ export function reclaimCases(check: Check): void {
       assert.equal((await store.recoveries.stale({ dead: [dead], skewed: true, limit })).length, limit);
   });
 
-  check("a lease further away than it can be is found only when asked for", async ({ store, clock }) => {
+  check("a lease with an impossible expiry is listed only if asked for", async ({ store, clock }) => {
     const claimed = await running(store);
     clock.set(clock.now() - 1);
     assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: false, limit: 10 }), []);
@@ -92,7 +92,7 @@ export function reclaimCases(check: Check): void {
     assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 10 }), []);
   });
 
-  check("a settled, cancelled or released job is no longer stale", async ({ store, clock }) => {
+  check("a settled, cancelled or released job is not stale", async ({ store, clock }) => {
     const [a, b, c] = [await running(store), await running(store), await running(store, { delay: 0 })];
     pass(clock, LEASE);
     await settle(store, a, SUCCEEDED);
@@ -103,7 +103,7 @@ export function reclaimCases(check: Check): void {
 
   // ── reclaim ──
 
-  check("a reclaimed job is as it was, but for its count of crashes", async ({ store, clock }) => {
+  check("a reclaimed job is unchanged but for its crash count", async ({ store, clock }) => {
     const id = await addOne(store, { id: "a", key: "k", priority: 3, input: JSON.stringify("v".repeat(4_000)) });
     const before = await see(store, id);
     const claimed = await claimOne(store);
@@ -140,7 +140,7 @@ export function reclaimCases(check: Check): void {
     assert.equal((await see(store, claimed.id)).crashes, 1);
   });
 
-  check("a judgement of a lease that was renewed since does nothing", async ({ store, clock }) => {
+  check("a judgement of a lease that was renewed since changes nothing", async ({ store, clock }) => {
     const claimed = await running(store);
     pass(clock, LEASE);
     const [stale] = await store.recoveries.stale({ dead: [], skewed: false, limit: 1 });
@@ -150,7 +150,7 @@ export function reclaimCases(check: Check): void {
     assert.equal((await store.recoveries.history({ limit: 0 })).totals.entriesReclaimed, 0);
   });
 
-  check("a verdict on a lease that has passed to another holder does nothing", async ({ store }) => {
+  check("a judgement of a lease that passed to another holder changes nothing", async ({ store }) => {
     const old = await running(store);
     await settle(store, old, { kind: "released" });
     const now = await claimOne(store);
@@ -162,7 +162,7 @@ export function reclaimCases(check: Check): void {
     assert.equal((await see(store, now.id)).crashes, 0);
   });
 
-  check("a judgement of a finished, cancelled or pruned job does nothing", async ({ store }) => {
+  check("a judgement of a finished, cancelled or pruned job changes nothing", async ({ store }) => {
     const [a, b, c] = [await running(store), await running(store), await running(store)];
     await store.cancel(c.id);
     await store.prune({ state: "cancelled", limit: 9 });
@@ -173,7 +173,7 @@ export function reclaimCases(check: Check): void {
     assert.deepEqual(await seeAll(store), before);
   });
 
-  check("one outdated judgement does not keep the others from being carried out", async ({ store }) => {
+  check("an outdated judgement does not affect the others", async ({ store }) => {
     const [a, b, c] = [await running(store), await running(store), await running(store)];
     await settle(store, b, SUCCEEDED);
     assert.equal((await takeBack(store, "crashed", a, b, c)).entries, 2);
@@ -187,7 +187,7 @@ export function reclaimCases(check: Check): void {
     );
   });
 
-  check("a crash and a stall are charged as a crash, an interruption is not", async ({ store }) => {
+  check("a crash and a stall count as a crash, and an interruption does not", async ({ store }) => {
     for (const [verdict, crashes, attempt] of [
       ["crashed", 1, 1],
       ["interrupted", 0, 0],
@@ -200,7 +200,7 @@ export function reclaimCases(check: Check): void {
     }
   });
 
-  check("a job that keeps crashing its workers is quarantined, and told so", async ({ store, clock }) => {
+  check("a job that keeps crashing its workers is quarantined, with an error that says so", async ({ store, clock }) => {
     const id = await addOne(store, { policy: { crashes: 2 } });
     assert.deepEqual(await takeBack(store, "crashed", await claimOne(store)), {
       ...NOTHING,
@@ -239,7 +239,7 @@ export function reclaimCases(check: Check): void {
     assert.deepEqual((await store.recoveries.history({ limit: 0 })).totals.log, [], "nothing was reclaimed");
   });
 
-  check("a cut of a lease that was renewed since does nothing", async ({ store, clock }) => {
+  check("a cut of a lease that was renewed since changes nothing", async ({ store, clock }) => {
     const claimed = await running(store);
     clock.set(clock.now() - 3_600_000);
     await store.renew([{ ...claimed, lease: 60_000 }]);
@@ -248,7 +248,7 @@ export function reclaimCases(check: Check): void {
     assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 1 }), []);
   });
 
-  check("a reclaim tells whose lease it ended, and which queue has work again", async ({ store }) => {
+  check("a reclaim names the ended leases and the queues with work", async ({ store }) => {
     const [a, b] = [await running(store, { name: "a" }), await running(store, { name: "b" })];
     const changes = await changesDuring(store, () =>
       store.recoveries.reclaim([judged(a, "crashed"), judged({ ...b, expiresAt: 1 }, "crashed")], "test"),
@@ -262,14 +262,14 @@ export function reclaimCases(check: Check): void {
 
   // ── on record ──
 
-  check("nothing healed, nothing on record", async ({ store }) => {
+  check("without a reclaim the recovery log is empty", async ({ store }) => {
     assert.deepEqual(await reclaimTotals(store), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
     assert.deepEqual(await store.recoveries.reclaim([], "nothing"), NOTHING);
     assert.deepEqual(await store.locks.clean(), { removed: [], shortened: [] });
     assert.deepEqual(await reclaimTotals(store), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
   });
 
-  check("what was healed, when and why, is on record: totals, and a log with the newest first", async ({ store, clock }) => {
+  check("the recovery log has totals, and entries with time and cause, newest first", async ({ store, clock }) => {
     const first = clock.now();
     const [a, b] = [await running(store), await running(store, { policy: { crashes: 1 } })];
     await store.recoveries.reclaim([judged(a, "crashed"), judged(b, "crashed")], "process 7 died");
@@ -290,7 +290,7 @@ export function reclaimCases(check: Check): void {
     ]);
   });
 
-  check("the log shows the newest fifty, the totals all", async ({ store, clock }) => {
+  check("the log shows the newest fifty entries, and the totals cover all", async ({ store, clock }) => {
     await add(store, { policy: { crashes: 1_000, delay: 0 } });
     for (let n = 0; n < 60; n++) {
       pass(clock, 1);
@@ -304,7 +304,7 @@ export function reclaimCases(check: Check): void {
     );
   });
 
-  check.shared("the record persists", async ({ store, reopen }) => {
+  check.shared("the recovery log survives a reopening", async ({ store, reopen }) => {
     await store.recoveries.reclaim([judged(await running(store), "crashed")], "it died");
     const before = (await store.recoveries.history({ limit: 0 })).totals;
     assert.equal(before.log.length, 1);

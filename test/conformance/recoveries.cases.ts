@@ -57,7 +57,7 @@ export function recoveryCases(check: Check): void {
     });
   }
 
-  check("a preview counts a crash that an open report knows of, though the host has restarted since", async ({ store }) => {
+  check("a preview counts a crash that an open report has, although the host has restarted since", async ({ store }) => {
     const [by, dead] = [await register(store), await register(store)];
     await add(store, { policy: { ...POLICY, crashes: 1 } });
     await claim(store, { holder: dead });
@@ -74,7 +74,7 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual((await store.recoveries.history({ limit: 10, which: "all" })).reports, []);
   });
 
-  check("a recovery gives back what the dead had in hand, strikes them off, and its report says so", async (ground) => {
+  check("a recovery reclaims a dead process's jobs, unregisters it, and reports it", async (ground) => {
     const { store, clock } = ground;
     const [by, dead] = [await register(store), await register(store, "indexer")];
     const ids = await add(store, {}, {}, {}, {});
@@ -128,7 +128,7 @@ export function recoveryCases(check: Check): void {
     assert.equal((await store.recoveries.history({ limit: 0 })).totals.entriesReclaimed, 3, "and it is in the sums");
   });
 
-  check("what is taken back in several transactions adds up in one report", async ({ store }) => {
+  check("jobs reclaimed in several transactions add up in one report", async ({ store }) => {
     const [by, dead] = [await register(store), await register(store)];
     await add(store, {}, {}, {}, {}, {});
     await claim(store, { holder: dead });
@@ -140,7 +140,7 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual([jobsRecovered, jobsResetToPending], [5, 5]);
   });
 
-  check("jobs that are over with this crash are told apart from those that are tried again", async ({ store }) => {
+  check("a report distinguishes jobs that ended with this crash from those that run again", async ({ store }) => {
     const [by, dead] = [await register(store), await register(store)];
     await add(store, {}, { policy: { crashes: 1 } }, { policy: { onInterrupt: "fail" } });
     await claim(store, { holder: dead });
@@ -150,7 +150,7 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual((await seeAll(store)).map(({ state }) => state).sort(), ["failed", "pending", "quarantined"]);
   });
 
-  check("who went with the host is charged no crash", async ({ store }) => {
+  check("processes that died with their host are charged no crash", async ({ store }) => {
     const [by, gone] = [await register(store), await register(store)];
     const [id] = await add(store, { policy: { crashes: 1 } });
     await claim(store, { holder: gone });
@@ -165,7 +165,7 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual([state, crashes, attempt], ["pending", 0, 0]);
   });
 
-  check("other processes' jobs and claims by hand are left alone", async ({ store }) => {
+  check("jobs of other processes and claims by hand are left alone", async ({ store }) => {
     const [by, dead, alive] = [await register(store), await register(store), await register(store)];
     await add(store, {}, {}, {});
     await claim(store, { holder: dead, max: 1 });
@@ -200,7 +200,7 @@ export function recoveryCases(check: Check): void {
     assert.equal((await closed(store, recovering, by)).jobsRecovered, 2);
   });
 
-  check("its builds are CRASHED and its locks are free, before their time", async ({ store, clock }) => {
+  check("a dead process's builds are CRASHED and its locks are free before they expire", async ({ store, clock }) => {
     const by = await register(store);
     const { build, lead } = await started(store);
     const dead = lead.holder;
@@ -238,7 +238,7 @@ export function recoveryCases(check: Check): void {
     assert.equal(await store.locks.renew("nightly", "t1", LEASE), false, "the dead one's token opens nothing any more");
   });
 
-  check("of a job that a dead process had, only the lock of that very attempt is counted as freed", async ({ store }) => {
+  check("only the lock of a dead process's own attempt is counted as freed", async ({ store }) => {
     const [by, dead] = [await register(store), await register(store)];
     await add(store, { queue: "alone" });
     const from = [{ queue: "alone", lease: LEASE }];
@@ -259,7 +259,7 @@ export function recoveryCases(check: Check): void {
     assert.equal((await lockOf(store, "handed over"))?.holder, "anna");
   });
 
-  check("one report is under way at a time: who comes second helps with it, and does not end it", async ({ store }) => {
+  check("one report is open at a time: a second process helps with it, and does not end it", async ({ store }) => {
     const [first, second, dead, later] = [
       await register(store),
       await register(store),
@@ -297,7 +297,7 @@ export function recoveryCases(check: Check): void {
     assert.equal((await store.recoveries.history({ limit: 10, which: "all" })).reports.length, 1);
   });
 
-  check.shared("of two who begin at the same instant one has the report, and nothing is counted twice", async (ground) => {
+  check.shared("of two concurrent recoveries one owns the report, and nothing is counted twice", async (ground) => {
     const { store, another } = ground;
     const other = await another();
     const [first, second] = [await register(store), await register(other)];
@@ -325,7 +325,7 @@ export function recoveryCases(check: Check): void {
     assert.equal((await store.recoveries.history({ limit: 10, which: "all" })).reports.length, 1);
   });
 
-  check("the process that finds the recoverer dead continues its report, which is exact", async ({ store }) => {
+  check("a process that finds the recoverer dead continues its report, which is exact", async ({ store }) => {
     const [first, dead] = [await register(store, "first"), await register(store, "dead")];
     await add(store, {}, {}, {});
     await claim(store, { holder: dead });
@@ -349,7 +349,7 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual([jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, recoveryDurationMs], [3, 3, 3, 5]);
   });
 
-  check("a report that its owner gave up, or left behind, is ended by the next", async ({ store }) => {
+  check("a report that its owner gave up or left behind is ended by the next process", async ({ store }) => {
     const [first, second, dead] = [await register(store), await register(store), await register(store)];
     const { report } = await begun(store, first, [dead]);
     assert.equal(await begin(store, second, []).then((one) => one?.owned), undefined, "a live owner keeps its report");
@@ -366,7 +366,7 @@ export function recoveryCases(check: Check): void {
     assert.equal((await closed(store, left, third)).crashed.length, 1);
   });
 
-  check("what was found to be wrong is kept, each thing once; such a report stands until it is acknowledged", async (ground) => {
+  check("findings are kept once each, and such a report stays open until it is acknowledged", async (ground) => {
     const { store, clock } = ground;
     const [by, dead] = [await register(store), await register(store)];
     const findings = { errors: ["one"], commitsMissing: 2, walFramesReplayed: 7 };
@@ -432,7 +432,7 @@ export function recoveryCases(check: Check): void {
     );
   });
 
-  check("the sums are those of all reports that were ended, and say how many stand open", async ({ store }) => {
+  check("the sums cover all ended reports, and count the open ones", async ({ store }) => {
     assert.deepEqual((await store.recoveries.history({ limit: 0 })).totals.reports, {
       ...NO_COUNTS,
       reports: 0,
@@ -468,7 +468,7 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual((await store.recoveries.history({ limit: 0 })).totals.reports, { ...sums, open: 0 });
   });
 
-  check("reports are listed the newest first, those under way only if asked for", async ({ store }) => {
+  check("reports are listed newest first, and open ones only if asked for", async ({ store }) => {
     const by = await register(store);
     const first = await recovered(store, by, [await register(store, "one")]);
     const second = await recovered(store, by, [await register(store, "two")]);
@@ -481,13 +481,13 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual(await list({ limit: 10, which: "open" }), [third.report]);
   });
 
-  check.shared("reports stay over a reopening", async ({ store, reopen }) => {
+  check.shared("reports survive a reopening", async ({ store, reopen }) => {
     const by = await register(store);
     const report = await recovered(store, by, [await register(store)]);
     assert.deepEqual((await (await reopen()).recoveries.history({ limit: 10 })).reports, [report]);
   });
 
-  check("a read-only store refuses every write with the given error, and is read as usual", async ({ store }) => {
+  check("a read-only store rejects every write with the given error, and can be read", async ({ store }) => {
     const [id] = await add(store, {});
     const refusal = new Error("sealed");
     store.hooks.refuseWrites = () => refusal as never;

@@ -80,7 +80,7 @@ export function replaceCases(check: Check): void {
     );
   });
 
-  check("a replaced job forgets errors, checkpoint and backoff of the input before", async ({ store }) => {
+  check("a replaced job has no errors, checkpoint or backoff of the old input", async ({ store }) => {
     const { id } = await replace(store, 1);
     const claimed = await claimOne(store);
     await saveCheckpoint(store, claimed, '"page 7"');
@@ -92,7 +92,7 @@ export function replaceCases(check: Check): void {
     assert.equal((await see(store, id)).error, undefined);
   });
 
-  check("jobs of one call replace each other in their order", async ({ store }) => {
+  check("jobs of one call replace each other in order", async ({ store }) => {
     const jobs = [1, 2, 3].map((n) => newJob({ key: "k", replaces: true, input: JSON.stringify({ n }) }));
     const answers = await store.enqueue([...jobs, newJob({ input: '{"n":9}' })]);
     assert.deepEqual(
@@ -174,7 +174,7 @@ export function replaceCases(check: Check): void {
     ]);
   });
 
-  check("the input that waits keeps its delay when the running job ends", async ({ store, clock }) => {
+  check("the waiting input keeps its delay when the running job ends", async ({ store, clock }) => {
     await replace(store, 1);
     const claimed = await claimOne(store);
     await replace(store, 2, { delay: 5_000 });
@@ -185,7 +185,7 @@ export function replaceCases(check: Check): void {
     assert.deepEqual(await workedOff(store), [2]);
   });
 
-  check("the input that waits can be cancelled by its id, and another takes its place", async ({ store }) => {
+  check("the waiting input can be cancelled by its id, and another takes its place", async ({ store }) => {
     await replace(store, 1);
     const claimed = await claimOne(store);
     const { id } = await replace(store, 2);
@@ -196,7 +196,7 @@ export function replaceCases(check: Check): void {
     assert.deepEqual(await workedOff(store), [3]);
   });
 
-  check("several settlements of one call each free the input behind them", async ({ store }) => {
+  check("several settlements of one call each release the input behind them", async ({ store }) => {
     for (const key of ["a", "b", "c"]) await replace(store, 1, { key });
     const claimed = await claim(store);
     for (const key of ["a", "c"]) await replace(store, 2, { key });
@@ -227,7 +227,7 @@ export function replaceCases(check: Check): void {
     assert.deepEqual(await workedOff(store), [2]);
   });
 
-  check("a job that waits for another is replaced, and still waits", async ({ store }) => {
+  check("a dependent job is replaced, and still waits", async ({ store }) => {
     await store.enqueue([newJob({ id: "first", input: '{"n":0}' })]);
     await store.enqueue([newJob({ key: "k", after: ["first"], input: '{"n":1}' })]);
     assert.equal((await replace(store, 2)).duplicate, true);
@@ -237,7 +237,7 @@ export function replaceCases(check: Check): void {
     assert.deepEqual(await workedOff(store), [2]);
   });
 
-  check("a replaced job counts for the limit of its new key, and no more for the old one", async ({ store }) => {
+  check("a replaced job counts for the limit of its new key, and not for the old one", async ({ store }) => {
     const declares = declaring([limitRule({ concurrency: 1 })]);
     const limited = { declares, limitKeys: ["red"] };
     await store.enqueue([newJob({ ...limited, input: '{"n":0}' })]);

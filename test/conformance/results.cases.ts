@@ -62,14 +62,14 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await store.work.lookUp("docs", keys), [found, null, null, null, null]);
   });
 
-  check("results are read by their keys, in the order in which they are asked for", async ({ store }) => {
+  check("results are read by keys, in the requested order", async ({ store }) => {
     const at = await site(store);
     const a = await make(store, at, "a");
     const b = await make(store, at, "b");
     assert.deepEqual(await store.work.results({ keys: [b.key, 99 as ResultKey, a.key] }), [b, a]);
   });
 
-  check("a build had its own result for a target, else the newest success from before it", async ({ store }) => {
+  check("a build has its own result for a target, else the newest success before it", async ({ store }) => {
     const first = await site(store);
     const a1 = await make(store, first, "a");
     const b1 = await make(store, first, "b");
@@ -95,35 +95,32 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await all(third), [a3.key, b1.key]);
   });
 
-  check(
-    "what is reused from elsewhere is the build's own from then on, with its artifacts, and costs nothing",
-    async ({ store }) => {
-      const first = await site(store);
-      const artifacts = [{ name: "page.html", hash: "p", size: 7 }];
-      const a = await make(store, first, "a", { output: file("o", 3), artifacts }, dollars(2));
-      const second = await next(store, first);
-      await list(store, second, {
-        targets: [target("b", toEnd("b"), { passed: [{ stage: "parse", as: "cached", result: a.key }] })],
-      });
-      const b = (await resultOf(store.work, second.build.id, "parse", "b")) as StoredResult;
-      const taken = { build: second.build.id, path: "b", target: "b", state: "REUSED" as const, cost: FREE };
-      assert.deepEqual(b, { ...a, key: b.key, at: b.at, ...taken });
-      assert.deepEqual(await store.work.results({ build: second.build.id, stage: "parse", limit: 10 }), [a, b]);
-      assert.deepEqual(await store.work.results({ build: first.build.id, stage: "parse", limit: 10 }), [a]);
-      assert.deepEqual(
-        (await store.work.artifacts(b)).map(({ name, hash, size }) => ({ name, hash, size })),
-        [{ name: "", hash: "o", size: 3 }, ...artifacts],
-      );
-      const found = await store.work.lookUp("docs", [{ stage: "parse", hash: a.hash, path: "a" }]);
-      assert.equal(found[0]?.key, a.key, "only what was made is found");
-      const made = await make(store, second, "b", { hash: "context-2" });
-      assert.deepEqual(await resultOf(store.work, second.build.id, "parse", "b"), made, "what is made takes its place");
-      assert.deepEqual(await store.work.artifacts(made), []);
-      assert.deepEqual((await counts(store, second.build)).slice(0, 2), [0, 0]);
-    },
-  );
+  check("a reused result belongs to the build with its artifacts, and costs nothing", async ({ store }) => {
+    const first = await site(store);
+    const artifacts = [{ name: "page.html", hash: "p", size: 7 }];
+    const a = await make(store, first, "a", { output: file("o", 3), artifacts }, dollars(2));
+    const second = await next(store, first);
+    await list(store, second, {
+      targets: [target("b", toEnd("b"), { passed: [{ stage: "parse", as: "cached", result: a.key }] })],
+    });
+    const b = (await resultOf(store.work, second.build.id, "parse", "b")) as StoredResult;
+    const taken = { build: second.build.id, path: "b", target: "b", state: "REUSED" as const, cost: FREE };
+    assert.deepEqual(b, { ...a, key: b.key, at: b.at, ...taken });
+    assert.deepEqual(await store.work.results({ build: second.build.id, stage: "parse", limit: 10 }), [a, b]);
+    assert.deepEqual(await store.work.results({ build: first.build.id, stage: "parse", limit: 10 }), [a]);
+    assert.deepEqual(
+      (await store.work.artifacts(b)).map(({ name, hash, size }) => ({ name, hash, size })),
+      [{ name: "", hash: "o", size: 3 }, ...artifacts],
+    );
+    const found = await store.work.lookUp("docs", [{ stage: "parse", hash: a.hash, path: "a" }]);
+    assert.equal(found[0]?.key, a.key, "only what was made is found");
+    const made = await make(store, second, "b", { hash: "context-2" });
+    assert.deepEqual(await resultOf(store.work, second.build.id, "parse", "b"), made, "what is made takes its place");
+    assert.deepEqual(await store.work.artifacts(made), []);
+    assert.deepEqual((await counts(store, second.build)).slice(0, 2), [0, 0]);
+  });
 
-  check("a target that has again what it had long ago has that, and not what it had last", async ({ store }) => {
+  check("a target with earlier content gets the result of that content, not the last one", async ({ store }) => {
     const first = await site(store);
     const old = await make(store, first, "a", { hash: "context-1", output: inlineValue('"old"') });
     const second = await next(store, first);
@@ -137,33 +134,30 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await of(fourth), old.output);
   });
 
-  check(
-    "a target that is gone, or is passed by, has no result from then on; the builds before have it still",
-    async ({ store }) => {
-      const first = await site(store);
-      const a = await make(store, first, "a");
-      const b = await make(store, first, "b");
-      const second = await next(store, first);
-      const { rev } = await seeTarget(store, "a");
-      const passed = [{ stage: "parse", as: "passed" as const, result: null }];
-      await list(store, second, {
-        targets: [again(await seeTarget(store, "b"), toEnd("b"), { passed })],
-        gone: [{ path: "a", rev, removals: [], had: ["parse"] }],
-      });
-      const all = async (at: Site) => store.work.results({ build: at.build.id, stage: "parse", limit: 10 });
-      assert.deepEqual(await all(second), []);
-      assert.deepEqual(await all(first), [a, b]);
-      assert.equal(await resultOf(store.work, second.build.id, "parse", "a"), null);
-      assert.deepEqual(await resultOf(store.work, first.build.id, "parse", "a"), a);
-      const third = await next(store, second);
-      assert.deepEqual(await all(third), []);
-      assert.deepEqual(await resultOf(store.work, third.build.id, "parse", "a", { before: true }), a);
-      const made = await make(store, third, "a");
-      assert.deepEqual(await all(third), [made]);
-    },
-  );
+  check("a removed or skipped target has no result from then on, and earlier builds keep theirs", async ({ store }) => {
+    const first = await site(store);
+    const a = await make(store, first, "a");
+    const b = await make(store, first, "b");
+    const second = await next(store, first);
+    const { rev } = await seeTarget(store, "a");
+    const passed = [{ stage: "parse", as: "passed" as const, result: null }];
+    await list(store, second, {
+      targets: [again(await seeTarget(store, "b"), toEnd("b"), { passed })],
+      gone: [{ path: "a", rev, removals: [], had: ["parse"] }],
+    });
+    const all = async (at: Site) => store.work.results({ build: at.build.id, stage: "parse", limit: 10 });
+    assert.deepEqual(await all(second), []);
+    assert.deepEqual(await all(first), [a, b]);
+    assert.equal(await resultOf(store.work, second.build.id, "parse", "a"), null);
+    assert.deepEqual(await resultOf(store.work, first.build.id, "parse", "a"), a);
+    const third = await next(store, second);
+    assert.deepEqual(await all(third), []);
+    assert.deepEqual(await resultOf(store.work, third.build.id, "parse", "a", { before: true }), a);
+    const made = await make(store, third, "a");
+    assert.deepEqual(await all(third), [made]);
+  });
 
-  check("the results of a stage come page by page, in the order of paths", async ({ store }) => {
+  check("the results of a stage are paged in the order of paths", async ({ store }) => {
     const at = await site(store);
     const paths = ["", "a", "b", "c", "d", "é"];
     for (const path of paths.toReversed()) await make(store, at, path);
@@ -182,7 +176,7 @@ export function resultCases(check: Check): void {
     assert.deepEqual(seen, paths);
   });
 
-  check("what is cleared away of a build that failed too often does not hold up the next", async ({ store }) => {
+  check("cleared work of a build that failed too often does not delay the next build", async ({ store }) => {
     const first = await site(store, { maxFailures: 0 });
     await list(store, first, { targets: [target("b", toWork(first.build, "parse", "b"))] });
     await fail(store, first, "a");
@@ -194,7 +188,7 @@ export function resultCases(check: Check): void {
     assert.equal((await claimOf(store, second.build)).length, 1, "the listing of the next");
   });
 
-  check("failures are in the order in which they happened", async ({ store }) => {
+  check("failures are listed in order of time", async ({ store }) => {
     const at = await site(store);
     const [c, a, b] = [await fail(store, at, "c"), await fail(store, at, "a"), await fail(store, at, "b")];
     await make(store, at, "d");
@@ -202,7 +196,7 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await store.work.results({ build: at.build.id, failed: true, limit: 2 }), [c, a]);
   });
 
-  check("a result that is made again in its build takes the place of the one before", async ({ store }) => {
+  check("a result that is made again in its build replaces the one before", async ({ store }) => {
     const at = await site(store);
     const old = await make(store, at, "a", { hash: "context-1", output: file("old", 3) });
     await fail(store, at, "a");
@@ -223,7 +217,7 @@ export function resultCases(check: Check): void {
     );
   });
 
-  check("what a result and a listing name in artifacts is referenced, by build, stage, target and name", async ({ store }) => {
+  check("artifacts of results and listings are referenced by build, stage, target and name", async ({ store }) => {
     const at = await site(store);
     await list(store, at, {
       targets: [target("a", toWork(at.build, "parse", "a"), { artifacts: [{ name: "snapshot", hash: "s", size: 5 }] })],
@@ -248,7 +242,7 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await store.work.referenced([]), new Set());
   });
 
-  check("a success that names an artifact which is not there is an error of its attempt", async ({ store }) => {
+  check("a success that names a missing artifact is an error of its attempt", async ({ store }) => {
     const at = await site(store);
     store.hooks.missingArtifacts = (hashes) => [...hashes].filter((hash) => hash !== "there");
     const lease = await parsingOne(store, at);
@@ -266,7 +260,7 @@ export function resultCases(check: Check): void {
     assert.deepEqual((await store.work.costs("docs")).parse?.spent, dollars(2), "which has cost what it has");
   });
 
-  check("a batch that names an artifact which is not there is refused whole", async ({ store }) => {
+  check("a batch that names a missing artifact is rejected whole", async ({ store }) => {
     const at = await site(store);
     store.hooks.missingArtifacts = (hashes) => [...hashes];
     const before = await everyWork(store, at.build);
@@ -276,7 +270,7 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await everyWork(store, at.build), before);
   });
 
-  check("results that work under way references are reported, too", async ({ store }) => {
+  check("artifacts referenced by running work are reported", async ({ store }) => {
     const at = await site(store);
     const [lease] = (await parsing(store, at, ["a"])) as [Claimed];
     const { job, fence } = lease;

@@ -7,7 +7,7 @@ import type { Check } from "./suite.ts";
 const HOUR = 3_600_000;
 
 export function scheduleCases(check: Check): void {
-  check("a schedule is there from its saving on, by its key", async ({ store, clock }) => {
+  check("a saved schedule is found by its key", async ({ store, clock }) => {
     assert.deepEqual(await store.schedules.list(), []);
     assert.equal(await scheduleOf(store, "nightly"), null);
     const nextAt = clock.now() + HOUR;
@@ -33,7 +33,7 @@ export function scheduleCases(check: Check): void {
     assert.deepEqual(await seeAll(store), [], "and no job yet");
   });
 
-  check("saved again with the same pattern and zone, it keeps its next tick, and takes over all else", async (ground) => {
+  check("a schedule saved with the same pattern and zone keeps its next tick, and updates the rest", async (ground) => {
     const { store, clock } = ground;
     const first = await save(store, { nextAt: clock.now() });
     const template = newJob({ name: "other", input: '"new"' });
@@ -50,7 +50,7 @@ export function scheduleCases(check: Check): void {
   });
 
   for (const change of [{ cron: "30 * * * *" }, { timezone: "Europe/Berlin" }]) {
-    check(`saved with ${JSON.stringify(change)} instead, it starts anew with the tick it is given`, async ({ store, clock }) => {
+    check(`a schedule saved with ${JSON.stringify(change)} starts again with the given tick`, async ({ store, clock }) => {
       await save(store, { nextAt: clock.now() });
       const nextAt = clock.now() + HOUR;
       assert.equal((await save(store, { nextAt, ...change })).nextAt, nextAt);
@@ -71,7 +71,7 @@ export function scheduleCases(check: Check): void {
     assert.deepEqual(await store.schedules.list({ due: true }), [soon, late]);
   });
 
-  check("a tick adds a job for each instant, in order, and moves the schedule on", async ({ store, clock }) => {
+  check("a tick adds a job for each instant, in order, and advances the schedule", async ({ store, clock }) => {
     const start = clock.now();
     const schedule = await save(store, { nextAt: start, template: newJob({ input: '{"n":7}', priority: 3, queue: "q" }) });
     pass(clock, 5_000);
@@ -90,7 +90,7 @@ export function scheduleCases(check: Check): void {
     assert.deepEqual([moved.nextAt, moved.lastAt], [start + HOUR, start + 2_000]);
   });
 
-  check("a tick without instants only moves the schedule on", async ({ store, clock }) => {
+  check("a tick without instants only advances the schedule", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
     assert.equal(await store.schedules.tick(tickOf(schedule, { fire: [], nextAt: clock.now() + HOUR })), true);
     assert.deepEqual(await seeAll(store), []);
@@ -98,7 +98,7 @@ export function scheduleCases(check: Check): void {
     assert.deepEqual([moved.nextAt, moved.lastAt], [clock.now() + HOUR, undefined]);
   });
 
-  check("a tick that two have seen is one tick", async ({ store, clock }) => {
+  check("a tick that two callers have read is executed once", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
     const tick = tickOf(schedule);
     const won = await Promise.all([store.schedules.tick(tick), store.schedules.tick(tick), store.schedules.tick(tick)]);
@@ -107,7 +107,7 @@ export function scheduleCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 1);
   });
 
-  check.shared("a tick that many processes have seen is one tick", async ({ store, another, clock }) => {
+  check.shared("a tick that many processes have read is executed once", async ({ store, another, clock }) => {
     const others = [store, await another(), await another(), await another()];
     let schedule = await save(store, { nextAt: clock.now() });
     for (let round = 1; round <= 20; round++) {
@@ -122,7 +122,7 @@ export function scheduleCases(check: Check): void {
     assert.equal(new Set(claimed.map(({ scheduledFor }) => scheduledFor)).size, 20, "each tick has its job");
   });
 
-  check.shared("a schedule and its last tick are there after a reopening", async ({ store, reopen, clock }) => {
+  check.shared("a schedule and its last tick survive a reopening", async ({ store, reopen, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
     await store.schedules.tick(tickOf(schedule));
     const before = await store.schedules.list();
@@ -142,7 +142,7 @@ export function scheduleCases(check: Check): void {
     "has moved on": (store, schedule) => store.schedules.tick(tickOf(schedule, { fire: [] })),
   };
   for (const [what, outdate] of Object.entries(OUTDATED)) {
-    check(`the tick of a schedule that ${what} since it was read does nothing`, async ({ store, clock }) => {
+    check(`the tick of a schedule that ${what} since it was read changes nothing`, async ({ store, clock }) => {
       const schedule = await save(store, { nextAt: clock.now() });
       await outdate(store, schedule);
       const before = await store.schedules.list();
@@ -152,7 +152,7 @@ export function scheduleCases(check: Check): void {
     });
   }
 
-  check("a tick whose job cannot be written does not move the schedule on", async ({ store, clock }) => {
+  check("a tick whose job cannot be written does not advance the schedule", async ({ store, clock }) => {
     const broken = { ...newJob(), policy: null as never };
     const schedule = await save(store, { nextAt: clock.now(), template: broken });
     await assert.rejects(store.schedules.tick(tickOf(schedule)));
@@ -182,7 +182,7 @@ export function scheduleCases(check: Check): void {
     assert.equal(await ticks(), 2, "one was pruned, one is new");
   });
 
-  check("without overlap several ticks at once are one job", async ({ store, clock }) => {
+  check("without overlap several ticks at once add one job", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now(), overlap: false });
     const fire = [clock.now() - 2_000, clock.now() - 1_000, clock.now()];
     assert.equal(await store.schedules.tick(tickOf(schedule, { fire })), true);
@@ -192,7 +192,7 @@ export function scheduleCases(check: Check): void {
     );
   });
 
-  check("other jobs of the same name are no overlap", async ({ store, clock }) => {
+  check("other jobs of the same name do not count as overlap", async ({ store, clock }) => {
     await add(store, {}, {});
     const schedule = await save(store, { nextAt: clock.now(), overlap: false });
     await store.schedules.tick(tickOf(schedule));
@@ -201,7 +201,7 @@ export function scheduleCases(check: Check): void {
 
   // ── by hand ──
 
-  check("triggering makes a job now, and leaves the next tick alone", async ({ store, clock }) => {
+  check("a trigger adds a job now, and does not change the next tick", async ({ store, clock }) => {
     const { nextAt } = await save(store, { nextAt: clock.now() + HOUR });
     pass(clock, 1_234);
     const answer = await store.schedules.trigger("work");
@@ -220,19 +220,16 @@ export function scheduleCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 1);
   });
 
-  check(
-    "without overlap triggering answers with the unfinished job, and one that was triggered holds up a tick",
-    async (ground) => {
-      const { store, clock } = ground;
-      await save(store, { nextAt: clock.now(), overlap: false });
-      const first = await store.schedules.trigger("work");
-      assert.deepEqual(await store.schedules.trigger("work"), { id: first?.id, duplicate: true });
-      await store.schedules.tick(tickOf((await scheduleOf(store, "work")) ?? assert.fail()));
-      assert.equal((await seeAll(store)).length, 1);
-      await settle(store, await claimOne(store), SUCCEEDED);
-      assert.equal((await store.schedules.trigger("work"))?.id === first?.id, false);
-    },
-  );
+  check("without overlap a trigger returns the unfinished job, and a triggered job delays a tick", async (ground) => {
+    const { store, clock } = ground;
+    await save(store, { nextAt: clock.now(), overlap: false });
+    const first = await store.schedules.trigger("work");
+    assert.deepEqual(await store.schedules.trigger("work"), { id: first?.id, duplicate: true });
+    await store.schedules.tick(tickOf((await scheduleOf(store, "work")) ?? assert.fail()));
+    assert.equal((await seeAll(store)).length, 1);
+    await settle(store, await claimOne(store), SUCCEEDED);
+    assert.equal((await store.schedules.trigger("work"))?.id === first?.id, false);
+  });
 
   check("a removed schedule is gone, and its jobs stay", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
@@ -243,7 +240,7 @@ export function scheduleCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 1);
   });
 
-  check("a paused schedule has no tick, stays paused when it is saved, and resumes with the tick it is given", async (ground) => {
+  check("a paused schedule has no tick, stays paused when it is saved, and resumes with the given tick", async (ground) => {
     const { store, clock } = ground;
     await save(store, { nextAt: clock.now() });
     assert.equal(await store.schedules.update("work", "paused"), true);
@@ -259,13 +256,13 @@ export function scheduleCases(check: Check): void {
     assert.equal(await store.schedules.update("absent", "paused"), false);
   });
 
-  check("resuming what is not paused steps over no tick", async ({ store, clock }) => {
+  check("resuming a schedule that is not paused skips no tick", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
     assert.equal(await store.schedules.update(schedule.key, { resumed: clock.now() + HOUR, revision: schedule.revision }), false);
     assert.deepEqual(await dueIn(store, clock), [schedule]);
   });
 
-  check("resuming what was saved anew since it was read is refused", async ({ store, clock }) => {
+  check("resuming a schedule that was saved since it was read is rejected", async ({ store, clock }) => {
     const old = await save(store, { nextAt: clock.now() });
     await store.schedules.update("work", "paused");
     const saved = await save(store, { nextAt: clock.now() + 5, cron: "5 * * * *" });

@@ -15,7 +15,7 @@ async function found(store: Store, filter: Partial<ListFilter>): Promise<string[
 }
 
 export function searchCases(check: Check): void {
-  check("pages in the order newest first are those of oldest first, reversed", async ({ store }) => {
+  check("pages in newest-first order are the oldest-first pages reversed", async ({ store }) => {
     await add(store, ...["1", "2", "3", "4", "5", "6", "7"].map((id) => ({ id, name: Number(id) % 2 ? "odd" : "even" })));
     await store.cancel("2");
     await store.cancel("5");
@@ -60,38 +60,41 @@ export function searchCases(check: Check): void {
     assert.deepEqual(await found(store, { key: "c" }), []);
   });
 
-  check("creation and end are found by time, from the first instant on and before the second", async ({ store, clock }) => {
-    const start = clock.now();
-    const HOUR = 3_600_000;
-    for (const id of ["1", "2", "3", "4", "5", "6"]) {
-      await add(store, { id });
+  check(
+    "jobs are found by creation and end time, from the first instant inclusive to the second exclusive",
+    async ({ store, clock }) => {
+      const start = clock.now();
+      const HOUR = 3_600_000;
+      for (const id of ["1", "2", "3", "4", "5", "6"]) {
+        await add(store, { id });
+        pass(clock, HOUR);
+      }
+      assert.deepEqual(await found(store, { createdAfter: start + 2 * HOUR }), ["3", "4", "5", "6"]);
+      assert.deepEqual(await found(store, { createdBefore: start + 2 * HOUR }), ["1", "2"]);
+      assert.deepEqual(await found(store, { createdAfter: start + HOUR, createdBefore: start + 4 * HOUR }), ["2", "3", "4"]);
+      assert.deepEqual(await found(store, { createdAfter: start + HOUR, createdBefore: start + 4 * HOUR, order: "newest" }), [
+        "4",
+        "3",
+        "2",
+      ]);
+      assert.deepEqual(await found(store, { createdAfter: start + 9 * HOUR }), []);
+      assert.deepEqual(await found(store, { createdBefore: start }), []);
+      const ended = clock.now();
+      await store.cancel("5");
       pass(clock, HOUR);
-    }
-    assert.deepEqual(await found(store, { createdAfter: start + 2 * HOUR }), ["3", "4", "5", "6"]);
-    assert.deepEqual(await found(store, { createdBefore: start + 2 * HOUR }), ["1", "2"]);
-    assert.deepEqual(await found(store, { createdAfter: start + HOUR, createdBefore: start + 4 * HOUR }), ["2", "3", "4"]);
-    assert.deepEqual(await found(store, { createdAfter: start + HOUR, createdBefore: start + 4 * HOUR, order: "newest" }), [
-      "4",
-      "3",
-      "2",
-    ]);
-    assert.deepEqual(await found(store, { createdAfter: start + 9 * HOUR }), []);
-    assert.deepEqual(await found(store, { createdBefore: start }), []);
-    const ended = clock.now();
-    await store.cancel("5");
-    pass(clock, HOUR);
-    await store.cancel("1");
-    assert.deepEqual(await found(store, { finishedAfter: ended }), ["1", "5"]);
-    assert.deepEqual(await found(store, { finishedAfter: ended + 1 }), ["1"]);
-    assert.deepEqual(await found(store, { finishedBefore: ended + HOUR }), ["5"]);
-  });
+      await store.cancel("1");
+      assert.deepEqual(await found(store, { finishedAfter: ended }), ["1", "5"]);
+      assert.deepEqual(await found(store, { finishedAfter: ended + 1 }), ["1"]);
+      assert.deepEqual(await found(store, { finishedBefore: ended + HOUR }), ["5"]);
+    },
+  );
 
   check("a creation time finds nothing in an empty database", async ({ store }) => {
     assert.deepEqual(await found(store, { createdAfter: 1 }), []);
     assert.deepEqual(await found(store, { createdBefore: 1e13 }), []);
   });
 
-  check("an error is found by a part of its name, code or message, in any case, and not by its stack", async ({ store }) => {
+  check("an error is found by a part of its name, code or message, ignoring case, and not by its stack", async ({ store }) => {
     const errors = [
       { name: "FetchError", message: 'The server said "no"', stack: "FetchError\n at connect (net.js)" },
       { name: "Error", message: "Zeitüberschreitung", code: "ETIMEDOUT" },
@@ -115,7 +118,7 @@ export function searchCases(check: Check): void {
     assert.deepEqual(await found(store, { error: "error", state: "cancelled" }), []);
   });
 
-  check("an input is found by the values at its paths, a large one too", async ({ store }) => {
+  check("an input is found by the values at its paths, also a large one", async ({ store }) => {
     const inputs = {
       a: { user: { id: 7, name: 'Ann "A"' }, tags: ["x", "y"], ok: true, none: null },
       b: { user: { id: 70 }, id: 7, filler: "x".repeat(5_000), ok: false },
@@ -141,7 +144,7 @@ export function searchCases(check: Check): void {
     assert.deepEqual(await found(store, { input: { "user.__proto__": 7 } }), []);
   });
 
-  check("a search reads a bounded number of rows, and continues behind them", async ({ store }) => {
+  check("a search reads a bounded number of rows, and continues after them", async ({ store }) => {
     const rows = 2_500;
     await store.enqueue(Array.from({ length: rows }, (_, n) => newJob({ input: n % 1_000 === 999 ? '{"n":-1}' : '{"n":1}' })));
     for (const order of ["oldest", "newest"] as const) {
@@ -153,7 +156,7 @@ export function searchCases(check: Check): void {
 
   // ── tags ──
 
-  check("tags are kept with the job, through retries, and find it", async ({ store }) => {
+  check("tags stay with the job through retries, and find it", async ({ store }) => {
     await add(
       store,
       { id: "1", tags: ["red", 'the "big" one'] },

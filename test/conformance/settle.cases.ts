@@ -25,7 +25,7 @@ import type { Check } from "./suite.ts";
 import { countJobs } from "../../src/store/queries.ts";
 
 export function settleCases(check: Check): void {
-  check("of two settlements of one lease in one call the first counts, whatever the others are", async ({ store }) => {
+  check("of two settlements of one lease in one call, the first wins", async ({ store }) => {
     await add(store, ...Array.from({ length: 6 }, () => ({})));
     const claimed = await claim(store, { max: 6 });
     const [first] = claimed as [Claimed];
@@ -35,7 +35,7 @@ export function settleCases(check: Check): void {
     assert.equal((await see(store, first.id)).state, "pending");
   });
 
-  check("of many successes in one call only those whose lease is gone are refused", async ({ store }) => {
+  check("of many successes in one call, only those with a lost lease are rejected", async ({ store }) => {
     const ids = await add(store, ...Array.from({ length: 20 }, () => ({})));
     const claimed = [...(await claim(store, { max: 10 })), ...(await claim(store, { max: 10 }))];
     await store.cancel(ids[3] as string);
@@ -68,7 +68,7 @@ export function settleCases(check: Check): void {
     assert.equal("output" in (await see(store, claimed.id)), false);
   });
 
-  check("a success after an error leaves no error behind", async ({ store, clock }) => {
+  check("a success after an error clears the error", async ({ store, clock }) => {
     const { id } = await running(store).then(async (first) => {
       await settle(store, first, { kind: "error", error: ERROR });
       return first;
@@ -79,7 +79,7 @@ export function settleCases(check: Check): void {
     assert.equal((await see(store, id)).error, undefined);
   });
 
-  check("what went wrong last stays on the job while later attempts are given back or crash", async ({ store }) => {
+  check("the last error stays on the job while later attempts are released or crash", async ({ store }) => {
     const first = await running(store);
     await settle(store, first, { kind: "error", error: ERROR, delay: 0 });
     for (const kind of ["released", "interrupted", "stalled", "crashed"] as const) {
@@ -109,7 +109,7 @@ export function settleCases(check: Check): void {
     assert.deepEqual(states, ["succeeded", "failed", "quarantined"]);
   });
 
-  check("nothing to settle is nothing", async ({ store }) => {
+  check("an empty list settles nothing", async ({ store }) => {
     assert.deepEqual(await store.settle([]), []);
   });
 
@@ -139,7 +139,7 @@ export function settleCases(check: Check): void {
     assert.deepEqual(await claim(store), []);
   });
 
-  check("a backoff grows with the errors, by the store's own dice", async ({ store, clock }) => {
+  check("a backoff grows with the errors, by the store's random numbers", async ({ store, clock }) => {
     const policy: Partial<Policy> = { attempts: 9, backoff: "exponential", delay: 1_000, maxDelay: 3_000 };
     const id = await addOne(store, { policy });
     for (const delay of [750, 1_500, 2_250, 2_250]) {
@@ -149,7 +149,7 @@ export function settleCases(check: Check): void {
     }
   });
 
-  check("an error may say when to come back", async ({ store, clock }) => {
+  check("an error may set the delay of its retry", async ({ store, clock }) => {
     const claimed = await running(store);
     await settle(store, claimed, { kind: "error", error: ERROR, delay: 90_000 });
     assert.equal((await see(store, claimed.id)).runAt, clock.now() + 90_000);
@@ -195,7 +195,7 @@ export function settleCases(check: Check): void {
     });
   }
 
-  check("a job that asks to come back later does, and is charged nothing", async ({ store, clock }) => {
+  check("a job that asks to run later does, without counting an attempt", async ({ store, clock }) => {
     const id = await addOne(store, { policy: { attempts: 1 } });
     for (let n = 0; n < 4; n++) {
       const claimed = await claimOne(store);
@@ -224,7 +224,7 @@ export function settleCases(check: Check): void {
     });
   }
 
-  check("crashes are counted apart from errors, and end in quarantine", async ({ store, clock }) => {
+  check("crashes are counted separately from errors, and end in quarantine", async ({ store, clock }) => {
     const id = await addOne(store, { policy: { attempts: 3, crashes: 3 } });
     const turn = async (outcome: Outcome) => {
       pass(clock, 60_000);
@@ -273,7 +273,7 @@ export function settleCases(check: Check): void {
     });
   }
 
-  check.shared("counts of errors and crashes persist", async ({ store, clock, reopen }) => {
+  check.shared("counts of errors and crashes survive a reopening", async ({ store, clock, reopen }) => {
     const id = await addOne(store, { policy: { attempts: 2, crashes: 2 } });
     await settle(store, await claimOne(store), { kind: "error", error: ERROR });
     pass(clock, 1_000);
@@ -318,7 +318,7 @@ export function settleCases(check: Check): void {
     ],
   ];
   for (const [what, act, fate] of LOST) {
-    check(`after ${what}, every late write is refused as ${fate} and changes nothing`, async (ground) => {
+    check(`after ${what}, every late write is rejected as ${fate} and changes nothing`, async (ground) => {
       const { store, clock } = ground;
       const lease = await running(store, { policy: { onInterrupt: "resume" } });
       await saveCheckpoint(store, lease, '"kept"');
@@ -359,7 +359,7 @@ export function settleCases(check: Check): void {
     });
   }
 
-  check("a fence that is yet to come, or of another job, is refused", async ({ store }) => {
+  check("a future fence, or one of another job, is rejected", async ({ store }) => {
     const [a, b] = [await running(store), await running(store)];
     for (const fence of [a.fence - 1, a.fence + 1, b.fence]) {
       const lease = { job: a.job, fence: fence as typeof a.fence };
@@ -369,7 +369,7 @@ export function settleCases(check: Check): void {
     assert.deepEqual(await store.inspect([a, b]), ["held", "held"]);
   });
 
-  check("one lost lease in a batch does not touch the others", async ({ store }) => {
+  check("one lost lease in a batch does not affect the others", async ({ store }) => {
     const [a, b, c] = [await running(store), await running(store), await running(store)];
     await store.cancel(b.id);
     const fates = await store.settle([a, b, c].map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
@@ -388,7 +388,7 @@ export function settleCases(check: Check): void {
     assert.equal((await countJobs(store.queries)).succeeded, 1);
   });
 
-  check("an expired lease that no worker took is still good for settling", async ({ store, clock }) => {
+  check("an expired lease that was not reclaimed can be settled", async ({ store, clock }) => {
     const claimed = await running(store);
     pass(clock, 3_600_000);
     await settle(store, claimed, SUCCEEDED);
@@ -397,7 +397,7 @@ export function settleCases(check: Check): void {
 
   // ── follow-ups ──
 
-  check("follow-ups are there when their parent is settled, in order, with what they were given", async ({ store, clock }) => {
+  check("follow-ups exist when their parent is settled, in order, as they were given", async ({ store, clock }) => {
     const parent = await running(store);
     await settle(store, parent, SUCCEEDED, [
       newJob({ name: "next", followUpId: "made-before-1", input: '"a"' }),
@@ -414,7 +414,7 @@ export function settleCases(check: Check): void {
     assert.deepEqual(await claimIds(store), ["chosen", "made-before-1"]);
   });
 
-  check("a follow-up that exists already is no reason to refuse its parent", async ({ store }) => {
+  check("a follow-up that exists already does not reject its parent", async ({ store }) => {
     const other = await addOne(store, { name: "next", id: "there", key: "k", delay: 1 });
     const parent = await running(store);
     await settle(store, parent, SUCCEEDED, [newJob({ name: "next", id: "there" }), newJob({ name: "next", key: "k" })]);
@@ -425,7 +425,7 @@ export function settleCases(check: Check): void {
     );
   });
 
-  check("a success whose follow-up's id is another name's has failed, and leaves none of its follow-ups", async ({ store }) => {
+  check("a success whose follow-up's id is another name's has failed, with none of its follow-ups", async ({ store }) => {
     await add(store, { id: "theirs", name: "other", delay: 1 });
     const parent = await running(store);
     await settle(store, parent, { kind: "succeeded", output: "1" }, [newJob({ id: "fine" }), newJob({ id: "theirs" })]);
@@ -438,7 +438,7 @@ export function settleCases(check: Check): void {
     });
   });
 
-  check("a job may be followed by one of its own key", async ({ store }) => {
+  check("a job may enqueue a follow-up with its own key", async ({ store }) => {
     const parent = await running(store, { key: "k" });
     await settle(store, parent, SUCCEEDED, [newJob({ key: "k" })]);
     const [again] = await claim(store);
@@ -447,7 +447,7 @@ export function settleCases(check: Check): void {
 
   for (const outcome of [SUCCEEDED, { kind: "error", error: ERROR, retry: false }] as const) {
     check(
-      `a follow-up with the key of one that ends after it, as ${outcome.kind}, in the same call, is its double`,
+      `a follow-up with the key of a job that ends later in the same call, as ${outcome.kind}, is its duplicate`,
       async ({ store }) => {
         await add(store, { name: "first" }, { key: "k" });
         const [first, second] = (await claim(store)).sort((a, b) => a.job - b.job);
@@ -485,7 +485,7 @@ export function settleCases(check: Check): void {
 
   // ── news ──
 
-  check("a settle tells which queues may have something to claim", async ({ store }) => {
+  check("a settle names the queues that may have a job", async ({ store }) => {
     const [a, b, c] = [
       await running(store, { name: "a" }),
       await running(store, { name: "b" }),

@@ -29,7 +29,7 @@ import {
 } from "./work-parts.ts";
 
 export function targetCases(check: Check): void {
-  check("a target that is listed comes back as it was given", async ({ store }) => {
+  check("a listed target comes back as it was given", async ({ store }) => {
     const at = await site(store);
     const completed: CompletedStages = [{ stage: "split", result: null, output: "none" }];
     const given = target("p/ä☃", toEnd("p/ä☃", { completed, group: "g" }), {
@@ -63,7 +63,7 @@ export function targetCases(check: Check): void {
     assert.deepEqual(await store.work.targets({ pipeline: "blog", segment: 0, paths: ["p/ä☃"] }), []);
   });
 
-  check("a batch is one with the job's checkpoint, and nothing of it is there when the lease is gone", async ({ store }) => {
+  check("a batch commits with the job's checkpoint, and nothing of it without the lease", async ({ store }) => {
     const at = await site(store);
     await list(store, at, { targets: [target("a", toEnd("a"))], cursor: '"a"' });
     assert.equal(await store.loadCheckpoint(at.lister.job), '"a"');
@@ -81,7 +81,7 @@ export function targetCases(check: Check): void {
     assert.deepEqual(await store.work.targets({ pipeline: "docs", segment: 0, paths: ["c"] }), []);
   });
 
-  check("an item of a stage lists, too, under its own lease", async ({ store }) => {
+  check("a stage's item lists under its own lease", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     const children = ["a/1", "a/2"].map((path) => target(path, toWork(at.build, "index", path, { segment: 1 }), { parent: "a" }));
@@ -90,7 +90,7 @@ export function targetCases(check: Check): void {
     assert.equal((await claimOf(store, at.build)).length, 2);
   });
 
-  check("what has not changed is only seen, and counted as it passes", async ({ store }) => {
+  check("an unchanged target is only marked as seen, and counted", async ({ store }) => {
     const first = await site(store);
     const paths = Array.from({ length: 50 }, (_, i) => `t${String(i).padStart(2, "0")}`);
     await list(store, first, { targets: paths.map((path) => target(path, toEnd(path))) });
@@ -107,7 +107,7 @@ export function targetCases(check: Check): void {
     assert.deepEqual(await counts(store, second.build), [0, 0, { parse: [0, 50, 0, 0, 0], index: [0, 0, 0, 50, 0] }]);
   });
 
-  check("a target that is not as it was read is left alone, whatever is said of it", async ({ store }) => {
+  check("a target that changed since it was read is left alone", async ({ store }) => {
     const at = await site(store);
     await list(store, at, { targets: ["a", "b", "c"].map((path) => target(path, toEnd(path))) });
     const rows = await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a", "b", "c"] });
@@ -128,7 +128,7 @@ export function targetCases(check: Check): void {
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
   });
 
-  check("among those that are as they were, the others are not counted", async ({ store }) => {
+  check("among unchanged targets, the others are not counted", async ({ store }) => {
     const at = await site(store);
     await list(store, at, { targets: ["a", "b", "c"].map((path) => target(path, toEnd(path))) });
     const second = await next(store, at);
@@ -147,7 +147,7 @@ export function targetCases(check: Check): void {
     assert.deepEqual((await counts(store, second.build))[2].parse, [0, 2, 0, 0, 0]);
   });
 
-  check("a target that is superseded gives up its open item, which counts as no failure", async ({ store }) => {
+  check("a restarted target cancels its open item, which counts as no failure", async ({ store }) => {
     const at = await site(store);
     const [lease] = (await parsing(store, at, ["a", "b"])) as [Claimed];
     await store.work.begin([{ ...lease, estimate: dollars(7) }]);
@@ -169,7 +169,7 @@ export function targetCases(check: Check): void {
     assert.equal((await claimOf(store, at.build)).length, 1);
   });
 
-  check("a failure is taken back when its target is another, or gone", async ({ store }) => {
+  check("a failure is taken back when its target changed or is gone", async ({ store }) => {
     const at = await site(store);
     for (const lease of await parsing(store, at, ["a", "b", "c"])) {
       await settleItem(store, lease, undefined, { kind: "error", error: ERROR, retry: false });
@@ -195,7 +195,7 @@ export function targetCases(check: Check): void {
     assert.equal((await seeBuild(store, second.build)).failed, 0);
   });
 
-  check("a target that can go nowhere from the start has failed", async ({ store }) => {
+  check("a target that cannot advance from the start has failed", async ({ store }) => {
     const at = await site(store);
     await list(store, at, {
       targets: [target("a", { to: "failed", completed: [], stage: "parse", hash: "context-1", error: ERROR })],
@@ -205,7 +205,7 @@ export function targetCases(check: Check): void {
     assert.deepEqual([failure?.path, failure?.hash, failure?.error], ["a", "context-1", ERROR]);
   });
 
-  check("what is gone is forgotten at once where nothing has to be removed, and else kept until it is", async ({ store }) => {
+  check("a removed target is deleted at once if nothing has to be removed, else after its removal", async ({ store }) => {
     const at = await site(store);
     await list(store, at, { targets: ["a", "b"].map((path) => target(path, toEnd(path))) });
     const removals = [item({ build: at.build, kind: "remove" })];
@@ -233,19 +233,16 @@ export function targetCases(check: Check): void {
     assert.equal((await seeBuild(store, at.build)).open, 1);
   });
 
-  check(
-    "what is gone and whose children are still to be removed is kept until a listing finds it gone without them",
-    async ({ store }) => {
-      const at = await site(store);
-      await list(store, at, { targets: [target("a", toEnd("a"))] });
-      await list(store, at, { gone: [{ path: "a", rev: 1, removals: [], keep: true }] });
-      const { rev } = await seeTarget(store, "a");
-      await list(store, at, { gone: [{ path: "a", rev, removals: [] }] });
-      assert.equal((await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a"] })).length, 0);
-    },
-  );
+  check("a removed target with children to remove is kept until a listing finds it without them", async ({ store }) => {
+    const at = await site(store);
+    await list(store, at, { targets: [target("a", toEnd("a"))] });
+    await list(store, at, { gone: [{ path: "a", rev: 1, removals: [], keep: true }] });
+    const { rev } = await seeTarget(store, "a");
+    await list(store, at, { gone: [{ path: "a", rev, removals: [] }] });
+    assert.equal((await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a"] })).length, 0);
+  });
 
-  check("a target that is gone gives up its open item", async ({ store }) => {
+  check("a removed target cancels its open item", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     await list(store, at, { gone: [{ path: "a", rev: 1, removals: [] }] });
@@ -253,37 +250,34 @@ export function targetCases(check: Check): void {
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
   });
 
-  check(
-    "a build that has made something of a target gives it up when that is gone, and its removal finds it",
-    async ({ store }) => {
-      const at = await site(store);
-      const leases = await parsing(store, at, ["a", "b"]);
-      for (const lease of leases) {
-        const [work] = await store.work.works([lease.job]);
-        await parsed(store, at, lease, work?.target?.path as string, { result: result({ hash: `of ${work?.target?.path}` }) });
-      }
-      const row = await seeTarget(store, "a");
-      const made = row.completed[0]?.result as ResultKey;
-      await list(store, at, { gone: [{ path: "a", rev: row.rev - 1, removals: [], keep: true }] });
-      assert.equal((await seeTarget(store, "a")).done, null, "it has gone on since it was read");
-      await list(store, at, { gone: [{ path: "a", rev: row.rev, removals: [], keep: true }] });
-      const left = await seeTarget(store, "a");
-      assert.deepEqual([left.done, left.completed], [GONE_MARK, row.completed]);
-      assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [2, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
-      const removals = [item({ build: at.build, kind: "remove" })];
-      await list(store, at, { gone: [{ path: "a", rev: left.rev, removals, had: ["parse"] }] });
-      const had = await store.work.results({ build: at.build.id, stage: "parse", limit: 10 });
-      assert.deepEqual([had.map(({ path }) => path), await resultOf(store.work, at.build.id, "parse", "a")], [["b"], null]);
-      assert.deepEqual(
-        (await store.work.results({ keys: [made] })).map(({ key, output }) => [key, output.text]),
-        [[made, '"text"']],
-      );
-      const views = await store.work.works((await claimOf(store, at.build)).map(({ job }) => job));
-      assert.deepEqual(views.map((view) => `${view?.kind} ${view?.target?.path}`).sort(), ["remove a", "stage b"]);
-    },
-  );
+  check("a build that produced something for a removed target releases it, and its removal finds it", async ({ store }) => {
+    const at = await site(store);
+    const leases = await parsing(store, at, ["a", "b"]);
+    for (const lease of leases) {
+      const [work] = await store.work.works([lease.job]);
+      await parsed(store, at, lease, work?.target?.path as string, { result: result({ hash: `of ${work?.target?.path}` }) });
+    }
+    const row = await seeTarget(store, "a");
+    const made = row.completed[0]?.result as ResultKey;
+    await list(store, at, { gone: [{ path: "a", rev: row.rev - 1, removals: [], keep: true }] });
+    assert.equal((await seeTarget(store, "a")).done, null, "it has gone on since it was read");
+    await list(store, at, { gone: [{ path: "a", rev: row.rev, removals: [], keep: true }] });
+    const left = await seeTarget(store, "a");
+    assert.deepEqual([left.done, left.completed], [GONE_MARK, row.completed]);
+    assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [2, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
+    const removals = [item({ build: at.build, kind: "remove" })];
+    await list(store, at, { gone: [{ path: "a", rev: left.rev, removals, had: ["parse"] }] });
+    const had = await store.work.results({ build: at.build.id, stage: "parse", limit: 10 });
+    assert.deepEqual([had.map(({ path }) => path), await resultOf(store.work, at.build.id, "parse", "a")], [["b"], null]);
+    assert.deepEqual(
+      (await store.work.results({ keys: [made] })).map(({ key, output }) => [key, output.text]),
+      [[made, '"text"']],
+    );
+    const views = await store.work.works((await claimOf(store, at.build)).map(({ job }) => job));
+    assert.deepEqual(views.map((view) => `${view?.kind} ${view?.target?.path}`).sort(), ["remove a", "stage b"]);
+  });
 
-  check("pages of targets are in the order of their paths' bytes, whichever are asked for", async ({ store }) => {
+  check("pages of targets are in the byte order of their paths, whichever are asked for", async ({ store }) => {
     const at = await site(store);
     const paths = ["", "B", "a", "a/b", "z", "é", "☃", "🙂", "\uffff"];
     await list(store, at, { targets: paths.map((path) => target(path, toEnd(path), { id: "x" })) });
@@ -305,7 +299,7 @@ export function targetCases(check: Check): void {
     assert.deepEqual(await pathsOf(store, { pipeline: "docs", segment: 1, limit: 1, unseen, parent: "a" }), ["a/1", "a/3"]);
   });
 
-  check("members are those at the end of their segment, those of no group first, then group by group", async ({ store }) => {
+  check("members are those at the end of their segment, without a group first, then group by group", async ({ store }) => {
     const at = await site(store);
     const grouped: [string, string | null][] = [
       ["e", "y"],
@@ -326,7 +320,7 @@ export function targetCases(check: Check): void {
     assert.deepEqual(await membersOf(store, { ...page, group: "absent" }), []);
   });
 
-  check("a target whose stage fails is no member any more", async ({ store }) => {
+  check("a target whose stage fails is no longer a member", async ({ store }) => {
     const at = await site(store);
     await list(store, at, { targets: [target("a", toEnd("a"))] });
     const { build } = at;

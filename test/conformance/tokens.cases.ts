@@ -32,7 +32,7 @@ const WAYS: Record<string, (store: Store, led: Led, approval: Approval) => Promi
 };
 
 export function tokenCases(check: Check): void {
-  check("a build pauses for its budget only with a token that lets it go on, and lets its lock go", async ({ store }) => {
+  check("a build pauses for its budget only with a token for its resume, and releases its lock", async ({ store }) => {
     const { build, lock } = await started(store);
     await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, PAUSED, lock));
     const rest = made(await store.builds.move(build.id, PAUSED, lock, { bytes: bytes(1) }));
@@ -57,7 +57,7 @@ export function tokenCases(check: Check): void {
     assert.deepEqual([entry.before, entry.after].map(budgetOf), [{ usd: 5 }, TEN]);
   });
 
-  check("what the new budget does not name stays as it was", async ({ store }) => {
+  check("parts that the new budget does not name stay unchanged", async ({ store }) => {
     const led = await paused(store, { budget: { micros: 5_000_000, tokens: 100 } });
     const approval = { token: tokenOf(1), budget: { tokens: 1_000 } };
     const build = made(await store.builds.start(resuming(led, { approval })));
@@ -65,7 +65,7 @@ export function tokenCases(check: Check): void {
   });
 
   for (const [way, give] of Object.entries(WAYS)) {
-    check(`a token that is no good changes nothing: ${way}`, async ({ store }) => {
+    check(`an invalid token changes nothing: ${way}`, async ({ store }) => {
       const led = await paused(store);
       const other = await started(store, { pipeline: "blog", token: "token-9" });
       await store.builds.move(other.build.id, PAUSED, other.lock, { bytes: bytes(9) });
@@ -83,7 +83,7 @@ export function tokenCases(check: Check): void {
       assert.ok(await give(store, led, { token: tokenOf(1), budget: TEN }), "and the right one is still good");
     });
 
-    check(`a budget that is no good does not use the token up: ${way}`, async ({ store }) => {
+    check(`an invalid budget does not use up the token: ${way}`, async ({ store }) => {
       const led = await paused(store);
       const token = tokenOf(1);
       await refused(store, "BUDGET_INVALID", () => give(store, led, { token, budget: {} }));
@@ -92,7 +92,7 @@ export function tokenCases(check: Check): void {
       assert.ok(await give(store, led, { token, budget: TEN }));
     });
 
-    check(`a token can be used for an hour, and not a millisecond more: ${way}`, async ({ store, clock }) => {
+    check(`a token is valid for an hour, and not a millisecond more: ${way}`, async ({ store, clock }) => {
       const led = await paused(store);
       pass(clock, TOKEN_LIFETIME_MS);
       await refused(store, "TOKEN_EXPIRED", () => give(store, led, { token: tokenOf(1), budget: TEN }));
@@ -101,7 +101,7 @@ export function tokenCases(check: Check): void {
       assert.ok(await give(store, led, { token: tokenOf(2), budget: TEN }));
     });
 
-    check(`a newer token replaces the older ones: ${way}`, async ({ store }) => {
+    check(`a newer token replaces older ones: ${way}`, async ({ store }) => {
       const led = await paused(store);
       await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");
       await store.builds.authorize(led.build.id, { bytes: bytes(3) }, "operator");
@@ -111,7 +111,7 @@ export function tokenCases(check: Check): void {
       assert.ok(await give(store, led, { token: tokenOf(3), budget: TEN }));
     });
 
-    check(`a token is for the pause that it was made for, and not for a later one: ${way}`, async ({ store }) => {
+    check(`a token is valid for its own pause, and not for a later one: ${way}`, async ({ store }) => {
       const led = await paused(store);
       await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");
       await store.builds.start(resuming(led, { approval: { token: tokenOf(2), budget: TEN } }));
@@ -127,19 +127,19 @@ export function tokenCases(check: Check): void {
     });
   }
 
-  check("a paused build without a token does not go on", async ({ store }) => {
+  check("a paused build without a token does not continue", async ({ store }) => {
     const led = await paused(store);
     await refused(store, "TOKEN_NEEDED", () => store.builds.start(resuming(led)));
   });
 
-  check("another pipeline is refused before a token is used up", async ({ store }) => {
+  check("another pipeline is rejected before a token is used", async ({ store }) => {
     const led = await paused(store);
     const approval = { token: tokenOf(1), budget: TEN };
     await refused(store, "PIPELINE_CHANGED", () => store.builds.start(resuming(led, { version: 2, approval })));
     assert.equal(made(await store.builds.start(resuming(led, { approval }))).state, "ACTIVE");
   });
 
-  check("of two who use one token at once one does", async ({ store }) => {
+  check("of two concurrent uses of one token, one succeeds", async ({ store }) => {
     const { build } = await paused(store);
     const approval = { token: tokenOf(1), budget: TEN };
     const both = await Promise.allSettled(["alice", "bob"].map((by) => store.builds.authorize(build.id, approval, by)));
@@ -189,7 +189,7 @@ export function tokenCases(check: Check): void {
     );
   });
 
-  check("tokens are minted for paused builds only", async ({ store }) => {
+  check("tokens are made for paused builds only", async ({ store }) => {
     const { build, lock } = await started(store);
     await refused(store, "BUILD_NOT_PAUSED", () => store.builds.authorize(build.id, { bytes: bytes(1) }, "operator"));
     await store.builds.move(build.id, STOPPED, lock);
@@ -199,7 +199,7 @@ export function tokenCases(check: Check): void {
     assert.equal(await store.builds.authorize(none, { token: tokenOf(1), budget: TEN }, "operator"), null);
   });
 
-  check("an operator who does not want to pay more lets a paused build fail", async ({ store, clock }) => {
+  check("an operator who does not approve more lets a paused build fail", async ({ store, clock }) => {
     const { build } = await paused(store);
     const refusal = { move: "fail", reason: "budget_refused" } as const;
     await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, refusal, { by: "alice" }));

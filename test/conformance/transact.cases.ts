@@ -12,17 +12,14 @@ function within(store: Store, tx: unknown, ...jobs: JobLike[]): Enqueued[] {
 }
 
 export function transactCases({ inProcess: check }: Check): void {
-  check(
-    "what was enqueued within a transaction is there when it has resolved, and its value is the answer",
-    async ({ store }) => {
-      const answers = await store.transact((tx) => within(store, tx, { id: "a" }, { priority: 5, input: '"x"' }));
-      assert.deepEqual(answers[0], { id: "a", duplicate: false });
-      assert.deepEqual(await claimIds(store), [answers[1]?.id, "a"]);
-      assert.equal((await see(store, (answers[1] as Enqueued).id)).input, "x");
-    },
-  );
+  check("jobs enqueued in a transaction exist when it has resolved with its value", async ({ store }) => {
+    const answers = await store.transact((tx) => within(store, tx, { id: "a" }, { priority: 5, input: '"x"' }));
+    assert.deepEqual(answers[0], { id: "a", duplicate: false });
+    assert.deepEqual(await claimIds(store), [answers[1]?.id, "a"]);
+    assert.equal((await see(store, (answers[1] as Enqueued).id)).input, "x");
+  });
 
-  check("a transaction that throws has changed nothing, and what it threw is the answer", async ({ store }) => {
+  check("a transaction that throws changes nothing and rejects with its error", async ({ store }) => {
     await addOne(store, { name: "known" });
     const thrown = { not: "even an error" };
     const call = store.transact((tx) => {
@@ -40,7 +37,7 @@ export function transactCases({ inProcess: check }: Check): void {
     assert.deepEqual(names.sort(), ["a new name", "another new name", "known"]);
   });
 
-  check("an enqueue within a transaction is all or none, and the transaction may go on after it", async ({ store }) => {
+  check("an enqueue within a transaction is all or none, and the transaction may continue after it", async ({ store }) => {
     await add(store, { id: "taken", name: "other" });
     await store.transact((tx) => {
       assert.deepEqual(within(store, tx, { id: "x" }, { id: "taken" }), [{ id: "taken", taken: "other" }]);
@@ -54,7 +51,7 @@ export function transactCases({ inProcess: check }: Check): void {
     await add(store, { id: "x" }, { id: "y", name: "y" });
   });
 
-  check("duplicates are known within a transaction, those of the transaction too", async ({ store }) => {
+  check("duplicates are known within a transaction, also those of the transaction", async ({ store }) => {
     await add(store, { id: "a" }, { key: "k" });
     const answers = await store.transact((tx) => [
       ...within(store, tx, { id: "a" }, { key: "k" }, { id: "b", key: "l" }),
@@ -67,37 +64,34 @@ export function transactCases({ inProcess: check }: Check): void {
     assert.equal((await seeAll(store)).length, 3);
   });
 
-  check(
-    "a transaction is called once, in the order of the calls, and its neighbours share nothing with it",
-    async ({ store }) => {
-      const seen: string[][] = [];
-      const look = (tx: unknown, ...jobs: JobLike[]) => within(store, tx, ...jobs).map(({ id }) => id);
-      const verdicts = await Promise.allSettled([
-        add(store, { id: "first" }),
-        store.transact((tx) => {
-          seen.push(look(tx, { id: "first" }, { id: "second" }));
-          throw new Error("undone");
-        }),
-        store.enqueue([badJob({ id: "bad" })]),
-        store.transact((tx) => void seen.push(look(tx, { id: "third" }))),
-        claim(store),
-      ]);
-      assert.deepEqual(
-        verdicts.map(({ status }) => status),
-        ["fulfilled", "rejected", "rejected", "fulfilled", "fulfilled"],
-      );
-      assert.deepEqual(seen, [["first", "second"], ["third"]], "each was called once");
-      assert.deepEqual(
-        (await seeAll(store)).map(({ id, state }) => [id, state]),
-        [
-          ["first", "running"],
-          ["third", "running"],
-        ],
-      );
-    },
-  );
+  check("a transaction is called once, in the order of the calls, in a commit of its own", async ({ store }) => {
+    const seen: string[][] = [];
+    const look = (tx: unknown, ...jobs: JobLike[]) => within(store, tx, ...jobs).map(({ id }) => id);
+    const verdicts = await Promise.allSettled([
+      add(store, { id: "first" }),
+      store.transact((tx) => {
+        seen.push(look(tx, { id: "first" }, { id: "second" }));
+        throw new Error("undone");
+      }),
+      store.enqueue([badJob({ id: "bad" })]),
+      store.transact((tx) => void seen.push(look(tx, { id: "third" }))),
+      claim(store),
+    ]);
+    assert.deepEqual(
+      verdicts.map(({ status }) => status),
+      ["fulfilled", "rejected", "rejected", "fulfilled", "fulfilled"],
+    );
+    assert.deepEqual(seen, [["first", "second"], ["third"]], "each was called once");
+    assert.deepEqual(
+      (await seeAll(store)).map(({ id, state }) => [id, state]),
+      [
+        ["first", "running"],
+        ["third", "running"],
+      ],
+    );
+  });
 
-  check("a transaction that is called for inside another comes after it", async ({ store }) => {
+  check("a transaction requested inside another runs after it", async ({ store }) => {
     let inner: Promise<unknown> | undefined;
     await store.transact((tx) => {
       inner = store.transact((next) => within(store, next, { id: "inner" }));
@@ -145,7 +139,7 @@ export function transactCases({ inProcess: check }: Check): void {
       assert.equal((await claim(store)).length, 2);
     });
 
-  check("a transaction that is over, or is none, takes nothing", async ({ store }) => {
+  check("an ended or foreign transaction accepts nothing", async ({ store }) => {
     let kept: unknown;
     await store.transact((tx) => void (kept = tx));
     for (const [tx, code] of [
@@ -164,14 +158,17 @@ export function transactCases({ inProcess: check }: Check): void {
     assert.deepEqual(await seeAll(store), []);
   });
 
-  check.shared("another process sees the jobs of a transaction, by names it has never heard of", async ({ store, another }) => {
-    const other = await another();
-    await add(other, { name: "known" });
-    await store.transact((tx) => within(store, tx, { id: "a", name: "new" }));
-    assert.deepEqual(await claimIds(other, { from: [{ name: "new", lease: 1_000 }] }), ["a"]);
-  });
+  check.shared(
+    "another process sees the jobs of a transaction, also with names that are new to it",
+    async ({ store, another }) => {
+      const other = await another();
+      await add(other, { name: "known" });
+      await store.transact((tx) => within(store, tx, { id: "a", name: "new" }));
+      assert.deepEqual(await claimIds(other, { from: [{ name: "new", lease: 1_000 }] }), ["a"]);
+    },
+  );
 
-  check.shared("closing waits for a transaction on its way", async ({ store, reopen }) => {
+  check.shared("close waits for a transaction in flight", async ({ store, reopen }) => {
     const late = store.transact((tx) => within(store, tx, { id: "late" }));
     const reopened = await reopen();
     assert.deepEqual(await late, [{ id: "late", duplicate: false }]);

@@ -17,7 +17,7 @@ export function vitalsCases(check: Check): void {
     assert.equal(await expired(), 0);
   });
 
-  check("its size is known", async ({ store }) => {
+  check("the size of the database is known", async ({ store }) => {
     const { bytes, unused } = (await store.maintenance.gauge()).size;
     assert.ok(bytes > 10_000 && unused >= 0 && unused < bytes, `${bytes} ${unused}`);
   });

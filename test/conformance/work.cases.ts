@@ -30,7 +30,7 @@ import {
 import { countJobs } from "../../src/store/queries.ts";
 
 export function workCases(check: Check): void {
-  check("a work item is what its job was enqueued for, and is open until it ends", async ({ store }) => {
+  check("a work item belongs to its job, and is open until it ends", async ({ store }) => {
     const at = await site(store);
     const { build, lister } = at;
     const lease = await parsingOne(store, at);
@@ -47,7 +47,7 @@ export function workCases(check: Check): void {
     assert.equal((await seeBuild(store, build)).open, 0);
   });
 
-  check("one target, stage and build is one open item, however often it is asked for", async ({ store }) => {
+  check("one target, stage and build has one open item, however often it is requested", async ({ store }) => {
     const { build } = await site(store);
     const [first] = await store.enqueue([item({ build })]);
     assert.ok(first);
@@ -63,7 +63,7 @@ export function workCases(check: Check): void {
     assert.notEqual(next?.id, first.id, "and one more, when that has ended");
   });
 
-  check("a success is one with its result, its target, its counts and the job of the next stage", async ({ store, clock }) => {
+  check("a success commits with its result, its target, its counts and the next stage's job", async ({ store, clock }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     pass(clock, 50);
@@ -93,7 +93,7 @@ export function workCases(check: Check): void {
     assert.equal((await store.work.works([next.job]))[0]?.stage, "index");
   });
 
-  check("a success whose lease is gone changes nothing of all that", async ({ store }) => {
+  check("a success with a lost lease changes none of these", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     const row = await seeTarget(store, "a");
@@ -105,7 +105,7 @@ export function workCases(check: Check): void {
     assert.deepEqual(await everyWork(store, at.build), before);
   });
 
-  check("many items end in one call, each with its own, beside jobs that are none", async ({ store }) => {
+  check("many items end in one call, each with its own parts, beside plain jobs", async ({ store }) => {
     const at = await site(store);
     const leases = await parsing(store, at, ["a", "b", "c"]);
     await addOne(store, { name: "plain" });
@@ -122,7 +122,7 @@ export function workCases(check: Check): void {
     assert.equal((await claimOf(store, at.build)).length, 3);
   });
 
-  check("an item that makes nothing has no result of its own, and counts as nothing by itself", async ({ store }) => {
+  check("an item without a result of its own is not counted", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     await parsed(store, at, lease, "a", { result: null });
@@ -131,7 +131,7 @@ export function workCases(check: Check): void {
     assert.deepEqual(await store.work.costs("docs"), {}, "and says nothing about what the stage costs");
   });
 
-  check("stages that a target passes on its way are counted", async ({ store }) => {
+  check("stages that a target passes are counted", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     const passed = [{ stage: "index", as: "cached" }] as const;
@@ -141,7 +141,7 @@ export function workCases(check: Check): void {
     assert.deepEqual([row.done, row.member, row.group], ["definition-1", "member of a", null]);
   });
 
-  check("a result is kept, and the target left alone, when that is another by now", async ({ store }) => {
+  check("a result is kept, and the target left alone, if the target changed meanwhile", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     const row = { ...(await seeTarget(store, "a")), rev: 7 };
@@ -152,7 +152,7 @@ export function workCases(check: Check): void {
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
   });
 
-  check("a target that can go nowhere after a success has failed there", async ({ store }) => {
+  check("a target that cannot advance after a success has failed there", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     const flow = { to: "failed", completed: [], stage: "index", hash: "", error: ERROR } as const;
@@ -170,7 +170,7 @@ export function workCases(check: Check): void {
     "settled without what it made": (store, lease) => settleItem(store, lease, undefined),
   };
   for (const [way, act] of Object.entries(WAYS_TO_FAIL)) {
-    check(`an item that is ${way} is a failure on record, and its target is not at its end`, async ({ store }) => {
+    check(`an item that is ${way} is a recorded failure, and its target has not reached its end`, async ({ store }) => {
       const at = await site(store);
       const lease = await parsingOne(store, at, "a", { crashes: 1 });
       await act(store, lease);
@@ -188,7 +188,7 @@ export function workCases(check: Check): void {
     });
   }
 
-  check("the record of a failure has the context that the attempt had", async ({ store }) => {
+  check("the record of a failure has the context of the attempt", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     const work = { cost: FREE, result: null, target: null, context: { hash: "context-9", parts: '{"version":9}' } };
@@ -197,7 +197,7 @@ export function workCases(check: Check): void {
     assert.deepEqual([failure?.hash, failure?.parts], ["context-9", '{"version":9}']);
   });
 
-  check("an attempt that is tried again leaves its item open", async ({ store, clock }) => {
+  check("an attempt that is retried leaves its item open", async ({ store, clock }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     await settleItem(store, lease, undefined, { kind: "error", error: ERROR });
@@ -218,7 +218,7 @@ export function workCases(check: Check): void {
     assert.deepEqual([listing, open, failed], ["failed", 0, 0]);
   });
 
-  check("a target is forgotten when the last of what is to be removed of it is gone", async ({ store }) => {
+  check("a target is deleted after the last of its removals", async ({ store }) => {
     const at = await removing(store, ["parse", "index"]);
     const [first, second] = await claimOf(store, at.build);
     const { rev } = await seeTarget(store, "a");
@@ -230,7 +230,7 @@ export function workCases(check: Check): void {
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
   });
 
-  check("a target is not forgotten when a removal has failed, or when it is back", async ({ store }) => {
+  check("a target is not deleted when a removal has failed, or when it is back", async ({ store }) => {
     const at = await removing(store, ["parse", "index"]);
     const [first, second] = await claimOf(store, at.build);
     await settleItem(store, first as Claimed, undefined, { kind: "error", error: ERROR, retry: false });
@@ -247,7 +247,7 @@ export function workCases(check: Check): void {
     assert.equal((await seeTarget(store, "a")).rev, left.rev + 1);
   });
 
-  check("a work item of a target that is back knows that something of it is still being removed", async ({ store }) => {
+  check("a work item of a returned target knows that an old removal is still running", async ({ store }) => {
     const at = await removing(store, ["parse"]);
     const [removal] = (await claimOf(store, at.build)) as [Claimed];
     const step = { stage: "parse", result: null, output: "none", undone: true } as const;
@@ -265,7 +265,7 @@ export function workCases(check: Check): void {
     assert.notEqual((await seeTarget(store, "a")).done, "gone", "it is not forgotten");
   });
 
-  check("work that is left of a build that has ended is cleared, and no target has failed", async ({ store }) => {
+  check("leftover work of an ended build is cleared, and no target fails", async ({ store }) => {
     const at = await site(store);
     const leases = await parsing(store, at, ["a", "b", "c"]);
     const other = await site(store, { pipeline: "blog", token: "token-2" });
@@ -284,7 +284,7 @@ export function workCases(check: Check): void {
     assert.equal((await see(store, other.lister.id)).state, "running");
   });
 
-  check("work that a build leaves undone at its end counts as no pending work, and no worker can claim it", async ({ store }) => {
+  check("leftover work of an ended build is not pending, and no worker can claim it", async ({ store }) => {
     const at = await site(store);
     await parsing(store, at, ["a"]);
     const delayed = { ...item({ build: at.build, path: "c" }), delay: 60_000 };
@@ -313,7 +313,7 @@ export function workCases(check: Check): void {
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 1);
   });
 
-  check("what runs when its build ends may end, is kept, and nothing follows from it", async ({ store }) => {
+  check("work that runs when its build ends may end and is kept, and nothing follows from it", async ({ store }) => {
     const at = await site(store);
     const [first, second, third] = (await parsing(store, at, ["a", "b", "c"])) as [Claimed, Claimed, Claimed];
     await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
@@ -342,7 +342,7 @@ export function workCases(check: Check): void {
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 0);
   });
 
-  check("a build isQueuePaused until what those before it have left is cleared away", async ({ store }) => {
+  check("a build is paused until leftover work of earlier builds is cleared", async ({ store }) => {
     const before = await site(store);
     await parsing(store, before, ["a"]);
     await list(store, before, { targets: [target("b", toWork(before.build, "parse", "b"))] });
@@ -364,7 +364,7 @@ export function workCases(check: Check): void {
     assert.equal((answer as OrchestratedBuild).isQueuePaused, false);
   });
 
-  check("an item that comes after a job that fails is cancelled with it", async ({ store }) => {
+  check("an item that depends on a failed job is cancelled with it", async ({ store }) => {
     const { build } = await site(store);
     const upstream = await addOne(store, { name: "plain" });
     await store.enqueue([{ ...item({ build, path: "b" }), after: [upstream] }]);
