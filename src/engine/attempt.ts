@@ -264,7 +264,9 @@ export class Executor {
     let later: boolean;
     try {
       const context = contextFor(this.#engine, this.#progress, attempt, input);
-      result = attempt.span === null ? invoke(attempt, context) : attempt.span.run(() => invoke(attempt, context));
+      const { run, perform } = attempt.runnable.def;
+      const handle = () => (perform === undefined ? (run as NonNullable<Definition["run"]>)(context) : perform(attempt, context));
+      result = attempt.span === null ? handle() : attempt.span.run(handle);
       later = isThenable(result);
     } catch (error) {
       return this.#onThrown(attempt, error);
@@ -309,11 +311,6 @@ export class Executor {
     else if (attempt.isInterruption(error)) this.#finish(attempt, { kind: "interrupted" });
     else this.#finish(attempt, outcomeOf(error, this.#engine.clock));
   }
-}
-
-function invoke(attempt: Attempt, context: JobContext<unknown>): unknown {
-  const { run, perform } = attempt.runnable.def;
-  return perform === undefined ? (run as NonNullable<Definition["run"]>)(context) : perform(attempt, context);
 }
 
 export class Runnables {

@@ -114,7 +114,7 @@ async function tryOnce(
 ): Promise<HandClaim | null> {
   const auto = options.renew === "auto";
   if (auto) await engine.alertKeeper();
-  if (auto && engine.room === 0) {
+  if (auto && engine.leaseTable.room === 0) {
     throw new HoldfastError(
       "TOO_MANY_CLAIMS",
       "This process already holds as many leases as it can renew.",

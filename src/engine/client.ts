@@ -206,67 +206,43 @@ export class Jobs {
     this.#refuseClosed();
     checkId(id);
     const stop = AbortSignal.any([signal, this.#over]);
-    const changes = new ChangeWaiter(this.#engine, stop);
+    let hasChanged = false;
+    let wake: (() => void) | null = null;
+    const onChange = () => {
+      hasChanged = true;
+      wake?.();
+    };
+    const unlisten = this.#engine.store.onChange(onChange);
+    stop.addEventListener("abort", onChange);
+    followers++;
     try {
-      let last = "";
-      while (!stop.aborted) {
+      for (let last = ""; !stop.aborted; hasChanged = false) {
         const seen = await this.#engine.store.queries.get(id);
         if (seen === null) throw noSuchJob(id);
         // A renewed lease is no change of the job.
         const text = JSON.stringify({ ...seen, leaseExpiresAt: undefined });
         if (text !== last) yield seen;
         last = text;
-        await changes.next();
+        if (followers > MAX_EAGER_FOLLOWERS) await new Promise((resolve) => setTimeout(resolve, followers / FOLLOWERS_PER_MS));
+        if (hasChanged) continue;
+        // A caller waits for this, so the process must stay alive.
+        const stay = setInterval(() => {}, 2 ** 30);
+        await new Promise<void>((resolve) => (wake = resolve));
+        clearInterval(stay);
       }
       if (!signal.aborted) throw this.#over.reason;
     } finally {
-      changes.close();
+      followers--;
+      unlisten();
+      stop.removeEventListener("abort", onChange);
     }
   }
 }
 
 /** Up to this many waiting callers read after each commit; more of them wait longer, or the process would do nothing else. */
-const MAX_EAGER_WAITERS = 50;
-const WAITERS_PER_MS = 20;
-
-/** Wakes once for any number of changes; keeps the process alive while a caller waits. */
-class ChangeWaiter {
-  static #open = 0;
-  readonly #stop: () => void;
-  #hasChanged = false;
-  #wake: (() => void) | null = null;
-
-  constructor(engine: Engine, signal: AbortSignal) {
-    ChangeWaiter.#open++;
-    const onChange = () => {
-      this.#hasChanged = true;
-      this.#wake?.();
-    };
-    const unlisten = engine.store.onChange(onChange);
-    signal.addEventListener("abort", onChange);
-    this.#stop = () => {
-      unlisten();
-      signal.removeEventListener("abort", onChange);
-    };
-  }
-
-  async next(): Promise<void> {
-    if (ChangeWaiter.#open > MAX_EAGER_WAITERS)
-      await new Promise((resolve) => setTimeout(resolve, ChangeWaiter.#open / WAITERS_PER_MS));
-    if (!this.#hasChanged) {
-      const stay = setInterval(() => {}, 2 ** 30);
-      await new Promise<void>((resolve) => (this.#wake = resolve));
-      clearInterval(stay);
-    }
-    this.#hasChanged = false;
-    this.#wake = null;
-  }
-
-  close(): void {
-    ChangeWaiter.#open--;
-    this.#stop();
-  }
-}
+const MAX_EAGER_FOLLOWERS = 50;
+const FOLLOWERS_PER_MS = 20;
+let followers = 0;
 
 function checkId(id: unknown): string {
   if (typeof id === "string") return checkStorable(id, "The id");

@@ -261,7 +261,16 @@ const ENQUEUE_OPTIONS: readonly (keyof EnqueueOptions)[] = [
 
 /** Checks all before anything is written. The given value is stored, so a schema that transforms runs again at the claim. */
 export function newJob(def: Definition, input: unknown, options: EnqueueOptions = NO_OPTIONS): NewJob | Promise<NewJob> {
-  const job = draftJob(def, input, options);
+  const job: NewJob = {
+    name: def.name,
+    queue: def.queue,
+    version: def.version,
+    policy: def.policy,
+    input: toJson(input, "The input"),
+    priority: 0,
+    delay: 0,
+  };
+  if (options !== NO_OPTIONS) addOptions(job, options);
   if (def.input === undefined) return withLimits(def, job, input);
   const parsed = parse(def.input, input, `The input of job "${def.name}"`);
   return parsed instanceof Promise ? parsed.then((late) => withLimits(def, job, late)) : withLimits(def, job, parsed);
@@ -275,17 +284,7 @@ function withLimits(def: Definition, job: NewJob, parsed: unknown): NewJob {
   return job;
 }
 
-function draftJob(def: Definition, input: unknown, options: EnqueueOptions): NewJob {
-  const job: NewJob = {
-    name: def.name,
-    queue: def.queue,
-    version: def.version,
-    policy: def.policy,
-    input: toJson(input, "The input"),
-    priority: 0,
-    delay: 0,
-  };
-  if (options === NO_OPTIONS) return job;
+function addOptions(job: NewJob, options: EnqueueOptions): void {
   refuseUnknown(options, ENQUEUE_OPTIONS, "enqueue");
   if (options.priority !== undefined) job.priority = checkPriority(options.priority);
   if (options.id !== undefined) job.id = checkText(options.id, "id");
@@ -299,7 +298,6 @@ function draftJob(def: Definition, input: unknown, options: EnqueueOptions): New
   if (options.delay !== undefined && options.runAt !== undefined) {
     throw invalidOption("Both delay and runAt were given.", "Give one of them.");
   }
-  return job;
 }
 
 function checkPriority(priority: number): number {

@@ -227,10 +227,6 @@ export class Engine {
       .catch((error: unknown) => this.log.warn("could not say what is worked on", describeError(error)));
   }
 
-  get room(): number {
-    return this.leaseTable.room;
-  }
-
   /** Renews the lease until `release`. `before`: when the claim was sent. */
   hold(claimed: Claimed, owner: LeaseOwner, before: number): number {
     const slot = this.leaseTable.add(claimed, { expiresAt: before + claimed.lease, since: before });

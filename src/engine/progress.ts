@@ -135,13 +135,9 @@ export class MinuteRecorder {
   #add(job: StartedJob, end: EndedAttempt["end"], runMs: number, startedAt: number): void {
     const { queue, attempt, createdAt, runAt } = job;
     const waitMs = attempt === 1 ? startedAt - Math.max(createdAt, runAt) : null;
-    this.#record(queue, { end, waitMs, runMs });
-  }
-
-  #record(queue: string, attempt: EndedAttempt): void {
     let counts = this.#counted.get(queue);
     if (counts === undefined) this.#counted.set(queue, (counts = noMinute()));
-    countAttempt(counts, attempt);
+    countAttempt(counts, { end, waitMs, runMs });
     if (this.#cancel !== null) return;
     const now = this.#parts.clock.now();
     this.#minute = Math.floor(now / MINUTE_MS);

@@ -74,22 +74,21 @@ export class Settler {
     this.#inFlight += batch.length;
     try {
       const states = await this.#engine.store.settle(batch);
-      for (const [i, attempt] of batch.entries()) this.#settled(attempt, states[i] === "held");
+      for (const [i, attempt] of batch.entries()) {
+        if (attempt.lost !== null) continue;
+        this.#options.onSettled(attempt);
+        if (states[i] === "held") continue;
+        const { id: job, name } = attempt.claimed;
+        const hint =
+          "It was cancelled, or is run again. Where this process stood still for so long, give the job a longer `lease`.";
+        this.#engine.log.warn("a job's result was refused: its lease was gone", { job, name, hint });
+      }
       return null;
     } catch (error) {
       return { error };
     } finally {
       this.#inFlight -= batch.length;
     }
-  }
-
-  #settled(attempt: Attempt, kept: boolean): void {
-    if (attempt.lost !== null) return;
-    this.#options.onSettled(attempt);
-    if (kept) return;
-    const { id: job, name } = attempt.claimed;
-    const hint = "It was cancelled, or is run again. Where this process stood still for so long, give the job a longer `lease`.";
-    this.#engine.log.warn("a job's result was refused: its lease was gone", { job, name, hint });
   }
 
   /** A permanent error is one attempt's fault, which fails: written alone, each shows whose it is, and delays no other. */

@@ -89,10 +89,7 @@ export class WorkerLoop implements Worker {
     this.#engine = engine;
     this.#progress = progress;
     this.#executor = new Executor(engine, progress, (attempt, outcome) => this.#finish(attempt, outcome));
-    this.#settler = new Settler(engine, {
-      onSettled: (attempt) => this.#onSettled(attempt),
-      onIdle: () => this.#notifyIfQuiet(),
-    });
+    this.#settler = new Settler(engine, { onSettled: this.#onSettled, onIdle: this.#notifyIfQuiet });
     this.#concurrency = checkConcurrency(
       options.concurrency === undefined ? DEFAULT_CONCURRENCY : options.concurrency,
       "concurrency",
@@ -100,7 +97,7 @@ export class WorkerLoop implements Worker {
     this.#drain = toMillis(options.drain === undefined ? DEFAULT_DRAIN_MS : options.drain, "drain");
     this.#hasShortLeases = defs.some(({ lease }) => lease < SHORT_LEASE_MS);
     this.#runnables = new Runnables(defs);
-    this.#unlisten = engine.store.onChange((change) => this.#onChange(change), { onIncoming: () => this.#onIncoming() });
+    this.#unlisten = engine.store.onChange((change) => this.#onChange(change), { onIncoming: this.#onIncoming });
     // An idle worker keeps the process alive.
     this.#keepAlive = setInterval(() => {}, 2 ** 30);
     engine.startKeeper();
@@ -184,11 +181,11 @@ export class WorkerLoop implements Worker {
     const most = Math.max(this.#concurrency, Math.min(this.#concurrency + this.#prefetch, MAX_PREFETCH));
     const batch = Math.max(this.#concurrency, Math.min(MAX_CLAIM_BATCH, most >> 1));
     const held = this.#running.size + this.#waiting.length + this.#arrived.length;
-    const want = Math.min(most - held, batch, this.#engine.room);
+    const want = Math.min(most - held, batch, this.#engine.leaseTable.room);
     if (want > 0) void this.#claim(want);
   }
 
-  #onSettled(attempt: Attempt): void {
+  readonly #onSettled = (attempt: Attempt): void => {
     this.#engine.release(attempt.slot);
     logFailure(this.#engine.log, attempt.claimed, attempt.outcome, attempt.decided);
     this.#engine.minutes.count(attempt);
@@ -197,7 +194,7 @@ export class WorkerLoop implements Worker {
     const { runnable } = attempt;
     if (runnable.held-- === runnable.def.concurrency) this.#wake();
     if (attempt.outcome.kind !== "succeeded") this.#drained?.unsuccessful.push(attempt);
-  }
+  };
 
   async #claim(max: number): Promise<void> {
     this.#isClaiming = true;
@@ -299,12 +296,12 @@ export class WorkerLoop implements Worker {
   }
 
   /** Claimed in the commit that enqueues them, jobs start as soon as their producer has its answer. */
-  #onIncoming(): void {
+  readonly #onIncoming = (): void => {
     if (!this.#isDry || this.#isClaiming || this.#stopping !== null || this.#running.size >= this.#concurrency) return;
     this.#wakes++;
     this.#isDry = false;
     queueMicrotask(() => this.#runTurn());
-  }
+  };
 
   /**
    * Another process has committed. Asking for the write lock is cheap for the worker that gets the jobs and a waste for all others,
@@ -431,7 +428,7 @@ export class WorkerLoop implements Worker {
     return !this.#isClaiming && held === 0 && this.#settler.isQuiet;
   }
 
-  #notifyIfQuiet(): void {
+  readonly #notifyIfQuiet = (): void => {
     if (this.#quietWaiters.length > 0 && this.#isQuiet()) for (const resolve of this.#quietWaiters.splice(0)) resolve();
-  }
+  };
 }

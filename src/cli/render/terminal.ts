@@ -166,28 +166,22 @@ const NOTICE_AFTER_MS = 1_000;
 const NOTICE_INTERVAL_MS = 5_000;
 
 /** Shows the progress of slow work on standard error: one line in place on a terminal, a line now and then in a log. */
-class SlowNotice implements Disposable {
-  readonly #since = performance.now();
-  readonly #block = process.stderr.isTTY ? new LiveBlock(process.stderr) : null;
-  #shownAt = Number.NEGATIVE_INFINITY;
-
-  show(text: string): void {
-    const now = performance.now();
-    if (now - this.#since < NOTICE_AFTER_MS) return;
-    if (this.#block !== null) return this.#block.draw(text);
-    if (now - this.#shownAt < NOTICE_INTERVAL_MS) return;
-    this.#shownAt = now;
-    process.stderr.write(`${text}\n`);
-  }
-
-  [Symbol.dispose](): void {
-    this.#block?.clear();
-  }
-}
-
 export async function withProgress<T>(work: (onProgress: (progress: Progress) => void) => Promise<T>): Promise<T> {
-  using notice = new SlowNotice();
-  return await work((progress) => notice.show(progressText(progress)));
+  const since = performance.now();
+  const block = process.stderr.isTTY ? new LiveBlock(process.stderr) : null;
+  let shownAt = Number.NEGATIVE_INFINITY;
+  try {
+    return await work((progress) => {
+      const now = performance.now();
+      if (now - since < NOTICE_AFTER_MS) return;
+      if (block !== null) return block.draw(progressText(progress));
+      if (now - shownAt < NOTICE_INTERVAL_MS) return;
+      shownAt = now;
+      process.stderr.write(`${progressText(progress)}\n`);
+    });
+  } finally {
+    block?.clear();
+  }
 }
 
 function progressText({ step, done, total }: Progress): string {

@@ -16,12 +16,15 @@ const GENERATED = new RegExp(`^[0-9a-v]{${TIME_DIGITS + KEY_DIGITS}}$`);
 
 /** Sorts by creation, and finds the job without an index over ids (40 % of the rate of bulk enqueues). */
 export function generatedId(createdAt: number, key: JobKey): string {
-  return timeDigits(createdAt) + digits(key, KEY_DIGITS);
+  if (createdAt !== last.createdAt) last = { createdAt, digits: digits(createdAt, TIME_DIGITS) };
+  return last.digits + digits(key, KEY_DIGITS);
 }
+
+let last = { createdAt: Number.NaN, digits: "" };
 
 export function parseGeneratedId(id: string): { createdAt: number; key: JobKey } | null {
   if (!GENERATED.test(id)) return null;
-  return { createdAt: number(id.slice(0, TIME_DIGITS)), key: number(id.slice(TIME_DIGITS)) as JobKey };
+  return { createdAt: Number.parseInt(id.slice(0, TIME_DIGITS), 32), key: Number.parseInt(id.slice(TIME_DIGITS), 32) as JobKey };
 }
 
 /** Sorts by creation too, and cannot be taken for a job's id. */
@@ -45,17 +48,6 @@ function digits(value: number, width: number): string {
 }
 
 const ZEROS = "0".repeat(TIME_DIGITS);
-
-function timeDigits(createdAt: number): string {
-  if (createdAt !== last.createdAt) last = { createdAt, digits: digits(createdAt, TIME_DIGITS) };
-  return last.digits;
-}
-
-let last = { createdAt: Number.NaN, digits: "" };
-
-function number(text: string): number {
-  return Number.parseInt(text, 32);
-}
 
 /** By UTF-8 bytes, as both databases: JavaScript's order differs for characters beyond U+FFFF. */
 export function compareIds(a: string, b: string): number {

@@ -108,9 +108,15 @@ function visitArray(array: unknown[], walk: Traversal): Unrepresentable | null {
 
 function visitObject(object: object, walk: Traversal): Unrepresentable | null {
   const { above, isKey } = walk;
-  if (!isPlain(object)) return { path: "", is: `a ${object.constructor?.name || "class instance"}` };
+  // Objects of another realm are plain, too: a vm context has its own `Object.prototype`.
+  const prototype: unknown = Object.getPrototypeOf(object);
+  const isPlain = prototype === Object.prototype || prototype === null || Object.getPrototypeOf(prototype) === null;
+  if (!isPlain) return { path: "", is: `a ${object.constructor?.name || "class instance"}` };
   if (typeof (object as { toJSON?: unknown }).toJSON === "function") return { path: "", is: "an object with toJSON" };
-  if (hasSymbols(object, isKey)) return { path: "", is: "an object with a symbol for a name" };
+  // By default enumerable ones only: libraries mark their objects with hidden ones.
+  for (const symbol of Object.getOwnPropertySymbols(object))
+    if (isKey || Object.prototype.propertyIsEnumerable.call(object, symbol))
+      return { path: "", is: "an object with a symbol for a name" };
   if (isKey && Object.hasOwn(object, SECRET))
     return { path: "", is: `an object with the name "${SECRET}", which stands for secrets` };
   if (above.includes(object)) return { path: "", is: "a cycle" };
@@ -123,18 +129,6 @@ function visitObject(object: object, walk: Traversal): Unrepresentable | null {
   }
   above.pop();
   return null;
-}
-
-/** By default enumerable ones only: libraries mark their objects with hidden ones. */
-function hasSymbols(object: object, isKey: boolean): boolean {
-  const symbols = Object.getOwnPropertySymbols(object);
-  return symbols.some((symbol) => isKey || Object.prototype.propertyIsEnumerable.call(object, symbol));
-}
-
-/** True for objects of another realm too (a vm context has its own `Object.prototype`). */
-function isPlain(object: object): boolean {
-  const prototype: unknown = Object.getPrototypeOf(object);
-  return prototype === Object.prototype || prototype === null || Object.getPrototypeOf(prototype) === null;
 }
 
 /** Stands for a secret in canonical text, with its hash; no other object may have this property. */

@@ -11,44 +11,21 @@ const SKIPPED_SAVE_MS = 1_000;
 export type DeliveryPosition = Pick<DurablePosition, keyof DurablePosition>;
 
 /** Of a subscriber without a name: nothing is stored. */
-export class TransientPosition implements DeliveryPosition {
-  readonly lost: AbortSignal = new AbortController().signal;
-  readonly #start: () => Promise<number>;
-  #cursor = 0;
-
-  constructor(start: () => Promise<number>) {
-    this.#start = start;
-  }
-
-  get cursor(): number {
-    return this.#cursor;
-  }
-
-  async open(): Promise<void> {
-    this.#cursor = await this.#start();
-  }
-
-  async acquire(): Promise<boolean> {
-    return true;
-  }
-
-  advance(seq: number): void {
-    this.#cursor = seq;
-  }
-
-  skip(seq: number): void {
-    this.#cursor = seq;
-  }
-
-  async flush(): Promise<boolean> {
-    return true;
-  }
-
-  async recordFailure(): Promise<void> {}
-
-  pause(): void {}
-
-  async leave(): Promise<void> {}
+export function transientPosition(start: () => Promise<number>): DeliveryPosition {
+  const moveTo = (seq: number) => void (position.cursor = seq);
+  const position = {
+    cursor: 0,
+    lost: new AbortController().signal,
+    open: async () => moveTo(await start()),
+    acquire: async () => true,
+    advance: moveTo,
+    skip: moveTo,
+    flush: async () => true,
+    recordFailure: async () => {},
+    pause: () => {},
+    leave: async () => {},
+  };
+  return position;
 }
 
 interface DurablePositionParts {

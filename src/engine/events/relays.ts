@@ -9,7 +9,7 @@ import { checkName, checkOneOf, describeValue, invalidOption, refuseUnknown } fr
 import type { Store } from "../../store/store.ts";
 import type { Log } from "../log.ts";
 import type { Janitor } from "../maintenance/janitor.ts";
-import { DurablePosition, TransientPosition } from "./position.ts";
+import { DurablePosition, transientPosition } from "./position.ts";
 import { Relay } from "./relay.ts";
 import { consoleSink, fileSink, type Sink, webhookSink } from "./sinks.ts";
 
@@ -71,7 +71,7 @@ export class Relays {
     const subscriber = new Subscriber(on);
     const position =
       name === undefined
-        ? new TransientPosition(() => (from === undefined ? store.events.position() : Promise.resolve(from)))
+        ? transientPosition(() => (from === undefined ? store.events.position() : Promise.resolve(from)))
         : this.#positionOf(name, subscriber.kind);
     const relay = new Relay({ store, clock, log, name: name ?? "a subscriber", position, sink: subscriber, types });
     if (name !== undefined) this.#subscribers.add(name);

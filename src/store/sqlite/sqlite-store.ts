@@ -20,19 +20,39 @@ import {
   type PruneFilter,
   type Settlement,
   type Store,
+  type StoreHooks,
   newHooks,
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
-import { type StoreParts, storeParts } from "./store-parts.ts";
+import { QUERY_DIALECT } from "./queries.ts";
+import { Queries } from "../sql/queries.ts";
+import { Processes } from "./processes.ts";
+import { Leases, Settle } from "./jobs/settle.ts";
+import { operateDatabase, workHooks } from "./script-hooks.ts";
+import { eventNumbers } from "./jobs/events.ts";
+import { EnqueueParts } from "./jobs/enqueue.ts";
+import { Claim, ClaimedLanes, ClaimLocks } from "./jobs/claim.ts";
+import { Work } from "../sql/work/work.ts";
+import { ArtifactCheck } from "../sql/work/work-batch.ts";
+import { RecoveryLog } from "../sql/reports.ts";
+import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
+import { Queues, Schedules } from "../sql/queues.ts";
+import { Notes } from "../sql/notes.ts";
+import { Cancel, Operate } from "../sql/operate.ts";
+import { Locks } from "../sql/locks.ts";
+import { EventLog } from "../sql/events.ts";
+import { Builds } from "../sql/builds/builds.ts";
+import { Audit, AuditLog } from "../sql/audit.ts";
+import { Attempts } from "../sql/attempts.ts";
 import type { AuditHead } from "../audit.ts";
 import { runSync } from "../sql/script.ts";
-import { readsAt, type StoreAccess } from "./scripts.ts";
+import { AUDIT_GUARDS, DIALECT, readsAt, scriptAccess, statementsOn, type StoreAccess } from "./scripts.ts";
 import { untilRestored } from "./maintenance/backup/replace.ts";
 import { commitMarker, Drain } from "./maintenance/changes/journal.ts";
 import { Maintenance } from "./maintenance/maintenance.ts";
 import { onlyOne } from "../commit-rows.ts";
-import { handleOf, settleWithRows } from "./user-transaction.ts";
+import { handleOf, OwnTransaction, settleWithRows, UserTransactions } from "./user-transaction.ts";
 import {
   closeWithoutCheckpoint,
   DatabaseFiles,
@@ -158,16 +178,9 @@ export class SqliteStore implements Store {
     this.maintenance = new Maintenance(db, { path, driver, durability, clock, journaled, damage, drain }, access);
     const beWitness = (token: string) => this.#beWitness(token);
     const parts = (this.#parts = storeParts(opened, { ...options, path, damage, beWitness, access, hooks: this.hooks }));
-    this.audit = parts.auditLog;
-    this.queries = parts.queries;
-    this.queues = parts.queues;
-    this.builds = parts.builds;
-    this.work = parts.work;
-    this.recoveries = parts.recoveries;
-    this.processes = parts.processes;
-    this.locks = parts.locks;
-    this.schedules = parts.schedules;
-    this.events = parts.events;
+    ({ auditLog: this.audit, queries: this.queries, queues: this.queues, builds: this.builds, work: this.work } = parts);
+    ({ recoveries: this.recoveries, processes: this.processes, locks: this.locks } = parts);
+    ({ schedules: this.schedules, events: this.events } = parts);
     const { enqueueParts, lanes } = parts;
     this.#group = new GroupCommit(db, {
       path,
@@ -335,4 +348,71 @@ function watchLocksOf(path: string, token: string): () => string[] {
     { path: `${path}-shm`, byte: SHM_BYTE },
     { path: join(aliveFolder(path), `${token}.lock`), byte: RESERVED_BYTE },
   ]);
+}
+
+interface Parts {
+  path: string;
+  driver: DriverName;
+  random: () => number;
+  actor?: string;
+  damage: Damage;
+  beWitness: (token: string) => void;
+  access: StoreAccess;
+  hooks: StoreHooks;
+}
+
+type StoreParts = ReturnType<typeof storeParts>;
+
+function storeParts(opened: OpenedSqlite & { alive: Alive | null }, parts: Parts) {
+  const { db, databaseId, durability, alive, token } = opened;
+  const { path, driver, random, damage, access, beWitness } = parts;
+  const enqueueParts = new EnqueueParts(db, { canDeclare: true, artifacts: new ArtifactCheck(parts.hooks) });
+  const { settings, events, enqueue, batches, catalog } = enqueueParts;
+  const statements = statementsOn(db);
+  const scripts = scriptAccess(statements, access);
+  const audit = new Audit(DIALECT, { actor: parts.actor ?? null, events });
+  const recoveryLog = new RecoveryLog(DIALECT, events);
+  const attempts = new Attempts(DIALECT);
+  const notes = new Notes(DIALECT, { items: batches.items, attempts }, scripts);
+  const onRegistered = () => damage.recordCleared();
+  const processes = new Processes(db, { audit, driver, alive, token, beWitness, onRegistered }, access);
+  const locks = new Locks(DIALECT, { audit, processes, recoveryLog }, scripts);
+  const lanes = new ClaimedLanes(db);
+  const shared = { ...enqueueParts, attempts, locks: new ClaimLocks(db), lanes, random };
+  const database = operateDatabase(db, enqueueParts);
+  const cancel = new Cancel(DIALECT, { attempts, database });
+  const settle = new Settle(db, { ...shared, cancel });
+  const leases = new Leases(db, settle);
+  const builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog }, scripts);
+  const hooks = workHooks(db, { enqueueParts, cancel, notes, access });
+  const file: FileFacts = {
+    logAtOpening: () => damage.logAtOpening ?? { bytes: 0, frames: 0 },
+    logSize: () => walSize(path),
+    commitsMissing: () => damage.commitsMissing(),
+    reported: (ids) => damage.reported(ids),
+  };
+  const recovered = { settle, leases, events, recoveryLog, locks, processes, audit, builds, file };
+  return {
+    statements,
+    enqueueParts,
+    lanes,
+    settle,
+    leases,
+    notes,
+    locks,
+    processes,
+    audit,
+    builds,
+    own: new OwnTransaction(db, enqueueParts, path),
+    userTransactions: new UserTransactions({ path, driver, durability, now: access.now }),
+    claim: new Claim(db, shared),
+    operate: new Operate(DIALECT, { ...enqueueParts, cancel, audit, database }, scripts),
+    schedules: new Schedules(DIALECT, { enqueue, audit }, scripts),
+    queries: new Queries(DIALECT, QUERY_DIALECT, { lanes: catalog, attempts }, scripts),
+    queues: new Queues(DIALECT, { settings, audit }, scripts),
+    events: new EventLog(DIALECT, { numbers: eventNumbers(scripts), databaseId, audit }, scripts),
+    auditLog: new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts),
+    work: new Work(DIALECT, { batches, hooks }, scripts),
+    recoveries: new Recoveries(DIALECT, recovered, scripts),
+  };
 }

@@ -26,10 +26,9 @@ import type { Connection, Value } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import { DIALECT } from "../scripts.ts";
 import { dependentsDatabase, retentionDatabase, workDatabase } from "../script-hooks.ts";
-import { Catalog, Settings } from "./catalog.ts";
+import { Catalog, Limits, Settings } from "./catalog.ts";
 import { Events, JobEvents } from "./events.ts";
-import { Limits } from "./limits.ts";
-import { SettleEffects } from "./settle-effects.ts";
+import { SettleEffects } from "./settle.ts";
 
 const ROWS = 25;
 
