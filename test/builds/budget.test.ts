@@ -22,7 +22,7 @@ function dear(
     });
 }
 
-test("a build pauses before it would spend more than its budget, with a token, and what was done is done", async (t) => {
+test("a build pauses with a token before it would exceed its budget, and finished work is kept", async (t) => {
   const here = await yard(t);
   const built = await here.build(dear(here), { concurrency: 3 });
   assert.deepEqual([built.state, built.reason], ["BUDGET_PAUSE", "budget_precheck_block"]);
@@ -33,7 +33,7 @@ test("a build pauses before it would spend more than its budget, with a token, a
   assert.equal((await here.hf.builds.get(built.id))?.token, undefined, "it is kept nowhere");
 });
 
-test("with the token and a new budget it resumes, and pays for nothing twice", async (t) => {
+test("a build resumes with the token and a new budget, and pays for nothing twice", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id, token = "" } = await here.build(docs);
@@ -44,7 +44,7 @@ test("with the token and a new budget it resumes, and pays for nothing twice", a
   assert.equal(new Set(here.ran).size, here.ran.length);
 });
 
-test("it may pause more than once, and each token is of its own pause", async (t) => {
+test("a build may pause more than once, with a token for each pause", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const first = await here.build(docs);
@@ -66,7 +66,7 @@ test("tokens are a budget, too", async (t) => {
   assert.deepEqual([built.state, built.spent.tokens], ["BUDGET_PAUSE", 8]);
 });
 
-test("what costs more than was estimated goes over by what was in flight, at most, and says so", async (t) => {
+test("costs above the estimate exceed the budget by at most what was in flight, and the build says so", async (t) => {
   const here = await yard(t);
   const built = await here.build(dear(here, { estimate: 0.5, cost: 3, many: 30 }), { concurrency: 3 });
   assert.deepEqual([built.state, built.reason], ["BUDGET_PAUSE", "budget_exceeded"]);
@@ -74,7 +74,7 @@ test("what costs more than was estimated goes over by what was in flight, at mos
   assert.ok(built.spent.usd > 4 && built.spent.usd <= 4 + 2 * 3 * 3, `${built.spent.usd} were spent`);
 });
 
-test("failed attempts cost what they have said", async (t) => {
+test("failed attempts are charged what they reported", async (t) => {
   const here = await yard(t);
   const built = await here.build(
     pipeline("frail", { budget: { usd: 100 } })
@@ -96,19 +96,19 @@ test("without an estimate the mean of the costs so far is reserved", async (t) =
   assert.deepEqual([built.state, built.reason, built.spent.usd], ["BUDGET_PAUSE", "budget_precheck_block", 8]);
 });
 
-test("a budget that is enough is never in the way", async (t) => {
+test("a sufficient budget never pauses a build", async (t) => {
   const here = await yard(t);
   const built = await here.succeed(dear(here, { budget: { usd: 10 } }), { concurrency: 10 });
   assert.deepEqual(built.spent, { usd: 10, tokens: 30 });
 });
 
-test("the option `budget` is that of the build, whatever the pipeline says", async (t) => {
+test("the option `budget` overrides the pipeline's", async (t) => {
   const here = await yard(t);
   const built = await here.build(dear(here), { budget: { usd: 2 } });
   assert.deepEqual([built.budget, built.spent.usd], [{ usd: 2 }, 2]);
 });
 
-test("a token is good for an hour: after that it changes nothing, and another can be made", async () => {
+test("a token is valid for an hour, then changes nothing, and another can be made", async () => {
   const clock = testClock();
   await using hf = await open(":memory:", { clock });
   const ran: string[] = [];
@@ -165,7 +165,7 @@ test("a wrong, used or foreign token changes nothing", async (t) => {
   assert.equal((await (await resume(paused.token)).done()).state, "SUCCESS");
 });
 
-test("a token that is refused leaves who tried it, on which build and why, and is itself nowhere", async (t) => {
+test("a rejected token writes an audit entry with user, build and reason, and without the token", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id, token: old = "" } = await here.build(docs);
@@ -201,7 +201,7 @@ test("a token that is refused leaves who tried it, on which build and why, and i
   assert.equal((await verifyAudit(engine.store)).ok, true);
 });
 
-test("of many wrong tokens within an hour the audit has one entry for each reason", async (t) => {
+test("many wrong tokens within an hour write one audit entry for each reason", async (t) => {
   const here = await yard(t);
   const { id } = await here.build(dear(here));
   const guess = async (i: number) => {
@@ -216,7 +216,7 @@ test("of many wrong tokens within an hour the audit has one entry for each reaso
   assert.deepEqual(await refused(), [{ refused: "TOKEN_MALFORMED" }, { refused: "TOKEN_UNKNOWN" }]);
 });
 
-test("a minted token takes the place of those before it", async (t) => {
+test("a new token replaces older ones", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id, token = "" } = await here.build(docs);
@@ -227,7 +227,7 @@ test("a minted token takes the place of those before it", async (t) => {
   await assert.rejects(here.hf.builds.mintToken("b00000000000000000"), refusal("NO_SUCH_BUILD"));
 });
 
-test("what is approved runs nothing by itself, and the next resume needs no token", async (t) => {
+test("an approval starts nothing, and the next resume needs no token", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id, token = "" } = await here.build(docs);
@@ -240,7 +240,7 @@ test("what is approved runs nothing by itself, and the next resume needs no toke
   assert.equal(here.taken().length, 6);
 });
 
-test("a paused build that is refused more money ends FAILED, and the next one reuses what it paid for", async (t) => {
+test("a paused build without approval ends FAILED, and the next build reuses what it paid for", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id, token = "", spent } = await here.build(docs);
@@ -260,13 +260,13 @@ test("a paused build that is refused more money ends FAILED, and the next one re
   assert.ok(spent.usd > 0 && next.spent.usd < 10);
 });
 
-test("a build that is not paused cannot be refused a budget", async (t) => {
+test("a build that is not paused cannot be denied a budget", async (t) => {
   const here = await yard(t);
   const { id } = await here.build(dear(here), { budget: { usd: 10 } });
   await assert.rejects(here.hf.builds.refuse(id, "too late"), refusal("BUILD_STATE"));
 });
 
-test("while a build is paused no other is started, and when it is abandoned the next one reuses what it paid for", async (t) => {
+test("no build starts while another is paused, and after it is abandoned the next reuses what it paid for", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id } = await here.build(docs);
@@ -278,7 +278,7 @@ test("while a build is paused no other is started, and when it is abandoned the 
   assert.deepEqual([counts(built, "pay"), built.spent.usd], [[6, 4, 0, 0], 6]);
 });
 
-test("a build that is going to fail does not ask for money", async (t) => {
+test("a build that will fail does not pause for its budget", async (t) => {
   const here = await yard(t);
   const built = await here.build(
     pipeline("frail", { budget: { usd: 2 }, maxFailures: 0 })
@@ -292,7 +292,7 @@ test("a build that is going to fail does not ask for money", async (t) => {
   assert.equal(built.state, "FAILED");
 });
 
-test("a paused build fails when what was in flight leaves nothing that money would help, and its token is no use", async (t) => {
+test("a paused build fails when attempts in flight leave nothing to pay for, and its token is useless", async (t) => {
   const here = await yard(t);
   const { promise: paused, resolve: isPaused } = Promise.withResolvers<void>();
   const end = here.hf.events.subscribe(() => isPaused(), { types: ["build.paused"] });
@@ -315,7 +315,7 @@ test("a paused build fails when what was in flight leaves nothing that money wou
   );
 });
 
-test("nothing is reserved any more when a build has ended, however it did", async (t) => {
+test("nothing stays reserved when a build has ended", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id, token = "" } = await here.build(docs, { concurrency: 8 });

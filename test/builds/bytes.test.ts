@@ -24,7 +24,7 @@ const WAYS: Record<string, (target: FileTarget) => Promise<string>> = {
 };
 
 for (const [way, read] of Object.entries(WAYS)) {
-  test(`a file that is rewritten before its ${way} is read is worked on as what it is by then, and that is no failure`, async (t) => {
+  test(`a file rewritten before its ${way} is read is processed with its new bytes, without a failure`, async (t) => {
     const here = await yard(t);
     here.write({ a: "old", b: "b" });
     const docs = reading(here, read, () => here.write({ a: "new and longer" }));
@@ -38,7 +38,7 @@ for (const [way, read] of Object.entries(WAYS)) {
   });
 }
 
-test("a file that is rewritten after it was read has no output of what it was, also with the same size and time", async (t) => {
+test("a file rewritten after it was read has no output of its old bytes, even with the same size and time", async (t) => {
   const here = await yard(t);
   here.write({ a: "old" });
   const path = join(here.root, "a");
@@ -61,7 +61,7 @@ test("a file that is rewritten after it was read has no output of what it was, a
   assert.equal(results.length, 1);
 });
 
-test("a file that is deleted during its stage is gone, which is no failure", async (t) => {
+test("a file deleted during its stage is removed, without a failure", async (t) => {
   const here = await yard(t);
   here.write({ a: "old", b: "b" });
   const read = WAYS["bytes"] as (target: FileTarget) => Promise<string>;
@@ -85,7 +85,7 @@ test("a gather does not read a file that was deleted during its stage", async (t
   assert.deepEqual(await built.handle.output("all"), ["b"]);
 });
 
-test("with a snapshot the bytes of the listing are read, whatever becomes of the file", async (t) => {
+test("with a snapshot the listed bytes are read, whatever happens to the file", async (t) => {
   for (const [way, read] of Object.entries(WAYS)) {
     const here = await yard(t);
     here.write({ a: "old", b: "b" });
@@ -98,7 +98,7 @@ test("with a snapshot the bytes of the listing are read, whatever becomes of the
   }
 });
 
-test("what a superseded attempt has cost is paid all the same", async (t) => {
+test("an attempt that was restarted for new bytes is still charged", async (t) => {
   const here = await yard(t);
   here.write({ a: "old" });
   const built = await here.succeed(

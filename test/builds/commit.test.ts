@@ -56,7 +56,7 @@ describe("commit in a stage, on PostgreSQL", { skip: noServer }, () => {
 });
 
 function cases(stand: (t: TestContext) => Promise<Place>): void {
-  test("rows are committed with the target's result, and a result that is reused commits none", async (t) => {
+  test("rows commit with the target's result, and a reused result commits none", async (t) => {
     const { hf, add, rows } = await stand(t);
     const numbers = pipeline("numbers")
       .source(items(() => [1, 2, 3], { id: String }))
@@ -86,7 +86,7 @@ function cases(stand: (t: TestContext) => Promise<Place>): void {
     assert.deepEqual(await rows(), [1]);
   });
 
-  test("rows about bytes that changed meanwhile are not committed", async (t) => {
+  test("rows of bytes that changed meanwhile are not committed", async (t) => {
     const { hf, add, rows } = await stand(t);
     const folder = mkdtempSync(join(tmpdir(), "holdfast-commit-"));
     t.after(() => rmSync(folder, { recursive: true, force: true }));

@@ -28,7 +28,7 @@ function lines({ root, ran }: Yard, options: { split?: object; say?: object } = 
 /** More than is kept in a row, with a character that some take for the end of a line. */
 const LONG = Array.from({ length: 550 }, (_, i) => `c${i}=${"\u2028long ".repeat(10)}${i}`).join("\n");
 
-test("each child goes its own way, and knows its parent", async (t) => {
+test("each child advances alone, and knows its parent", async (t) => {
   const here = await yard(t);
   here.write({ a: "x=one\ny=two", b: "x=three" });
   const built = await here.succeed(lines(here));
@@ -49,7 +49,7 @@ test("each child goes its own way, and knows its parent", async (t) => {
   assert.deepEqual(counts(built, "say"), [3, 0, 0, 0]);
 });
 
-test("the children of an unchanged parent are reused, and a changed one is expanded anew", async (t) => {
+test("children of an unchanged parent are reused, and a changed parent is expanded again", async (t) => {
   const here = await yard(t);
   here.write({ a: "x=one\ny=two", b: "x=three" });
   await here.succeed(lines(here));
@@ -74,7 +74,7 @@ test("the children of an unchanged parent are reused, and a changed one is expan
   ]);
 });
 
-test("children that are gone, with their parent or alone, are removed", async (t) => {
+test("missing children are removed, with their parent or alone", async (t) => {
   const here = await yard(t);
   const removed: string[] = [];
   const say = { remove: ({ target }: { target: { id: string } }) => void removed.push(target.id) };
@@ -93,7 +93,7 @@ test("children that are gone, with their parent or alone, are removed", async (t
   assert.deepEqual(await byParent(built, "split"), [["x", "one"]]);
 });
 
-test("a parent that is again what it once was has the children that it had then, and nothing is run for that", async (t) => {
+test("a parent that returns to earlier content has its earlier children, and nothing runs for that", async (t) => {
   const here = await yard(t);
   here.write({ a: "x=one\ny=two" });
   await here.succeed(lines(here));
@@ -130,7 +130,7 @@ test("a parent that is again what it once was has the children that it had then,
   ]);
 });
 
-test("with `remove`, an expand of what is again what it once was runs again: it has done something else outside since", async (t) => {
+test("with `remove`, an expand of a parent that returns to earlier content runs again", async (t) => {
   const here = await yard(t);
   const docs = () => lines(here, { split: { remove: () => {} } });
   for (const text of ["x=one", "y=two", "x=one"]) {
@@ -140,7 +140,7 @@ test("with `remove`, an expand of what is again what it once was runs again: it 
   assert.equal(here.ran.filter((one) => one === "split a").length, 3);
 });
 
-test("children are visible to no query before their expand has ended, and an expand that fails has none", async (t) => {
+test("children are invisible before their expand has ended, and a failed expand has none", async (t) => {
   const here = await yard(t);
   const state = { fails: true };
   const seen: number[] = [];
@@ -163,7 +163,7 @@ test("children are visible to no query before their expand has ended, and an exp
   assert.deepEqual(seen, [0, 0]);
 });
 
-test("an expand that fails for what its parent is by now leaves the children of what that was as they were", async (t) => {
+test("an expand that fails for a changed parent leaves the earlier children unchanged", async (t) => {
   const here = await yard(t);
   here.write({ a: "x=one\ny=two" });
   await here.succeed(lines(here));
@@ -181,7 +181,7 @@ test("an expand that fails for what its parent is by now leaves the children of 
   );
 });
 
-test("a long list of children is an artifact; where that is lost, the expand runs again", async (t) => {
+test("a long list of children is an artifact, and the expand runs again if it is lost", async (t) => {
   const here = await yard(t);
   here.write({ a: LONG });
   const built = await here.succeed(lines(here));
@@ -203,7 +203,7 @@ test("a long list of children is an artifact; where that is lost, the expand run
   assert.deepEqual(here.taken(), ["split a"]);
 });
 
-test("by bytes, a copy of a parent has children of its own, and they are yielded once", async (t) => {
+test("by bytes, a copy of a parent has its own children, and the expand runs once", async (t) => {
   const here = await yard(t);
   const docs = () => lines(here, { split: { reuse: "bytes" } });
   here.write({ a: "x=one", b: "x=one" });
@@ -240,7 +240,7 @@ test("`remove` of an expand is called when its parent is gone", async (t) => {
   assert.deepEqual(removed, ["a"]);
 });
 
-test("a child that is gone, and could not be removed, is no child any more, and is removed by the next build", async (t) => {
+test("a missing child that could not be removed is no longer a child, and the next build removes it", async (t) => {
   const here = await yard(t);
   const removed: string[] = [];
   const state = { broken: true };
@@ -264,7 +264,7 @@ test("a child that is gone, and could not be removed, is no child any more, and 
   assert.deepEqual(removed, ["y"]);
 });
 
-test("a file that is rewritten while it is expanded has the children of its new bytes, and none of the old", async (t) => {
+test("a file rewritten while it is expanded has the children of its new bytes, and none of the old", async (t) => {
   const here = await yard(t);
   here.write({ a: "x y" });
   const built = await here.succeed(
@@ -287,7 +287,7 @@ test("a file that is rewritten while it is expanded has the children of its new 
   assert.deepEqual(await built.handle.output("all"), ["X"]);
 });
 
-test("two children of one id fail their parent, with both names said, and its siblings go on", async (t) => {
+test("two children with one id fail their parent by name, and other targets continue", async (t) => {
   const here = await yard(t);
   here.write({ a: "x=one\nx=two", b: "x=three" });
   const built = await here.build(lines(here, { split: ONCE }));
@@ -298,7 +298,7 @@ test("two children of one id fail their parent, with both names said, and its si
   assert.ok(here.ran.includes("say b/x"));
 });
 
-test("children of one id under different parents are told apart in a build's errors", async (t) => {
+test("children with one id under different parents are distinguished in a build's errors", async (t) => {
   const here = await yard(t);
   const docs = pipeline("pages")
     .source(items(() => ["a", "b"], { id: (id) => id }))
@@ -311,7 +311,7 @@ test("children of one id under different parents are told apart in a build's err
   assert.equal((await here.hf.builds.why(id, "say", "b/1")).ran, true, "and can be asked about so");
 });
 
-test("what is no target, or nothing that can be iterated, is said", async (t) => {
+test("a child that is not a target, or a result that cannot be iterated, is named", async (t) => {
   const here = await yard(t);
   for (const [answer, says] of [
     [[{ value: 1 }], /no id or no value/],
@@ -329,7 +329,7 @@ test("what is no target, or nothing that can be iterated, is said", async (t) =>
   }
 });
 
-test("a child may use what its parent went through, and its change counts", async (t) => {
+test("a child may use outputs of its parent, and their change counts", async (t) => {
   const here = await yard(t);
   const seen: unknown[] = [];
   const state = { title: "T" };
@@ -355,7 +355,7 @@ test("a child may use what its parent went through, and its change counts", asyn
   ]);
 });
 
-test("an expand may be the first, follow another, and yield asynchronously or nothing", async (t) => {
+test("an expand may come first, follow another, and yield asynchronously or nothing", async (t) => {
   const here = await yard(t);
   const docs = pipeline("tree")
     .source(items(() => [1, 2], { id: (n) => `n${n}` }))
@@ -380,7 +380,7 @@ test("an expand may be the first, follow another, and yield asynchronously or no
   );
 });
 
-test("thousands of children are written down in batches", async (t) => {
+test("thousands of children are written in batches", async (t) => {
   const here = await yard(t);
   const docs = pipeline("many")
     .source(items(() => ["a"], { id: (id) => id }))

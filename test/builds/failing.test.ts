@@ -13,7 +13,7 @@ const WRONG_ESTIMATES: [what: string, estimate: () => unknown, says: RegExp][] =
   ["throws", () => JSON.parse("{"), /`estimate` of stage "say" threw/],
 ];
 
-test("a target that fails after its retries stops there, its siblings go on, and the next build runs only it", async (t) => {
+test("a target that fails after its retries stops, others continue, and the next build runs only it", async (t) => {
   const here = await yard(t);
   const state = { bad: "b" };
   const docs = () =>
@@ -46,7 +46,7 @@ test("a target that fails after its retries stops there, its siblings go on, and
   assert.match((await here.hf.builds.why(next.id, "second", "b")).reason, /the last attempt failed/);
 });
 
-test("an error that says so is not tried again, or tried again later without a charge", async (t) => {
+test("an error may exclude a retry, or ask for a later one without counting an attempt", async (t) => {
   const here = await yard(t);
   const built = await here.build(
     pipeline("docs")
@@ -63,7 +63,7 @@ test("an error that says so is not tried again, or tried again later without a c
   assert.deepEqual(await outputsOf(built, "say"), { late: 1 });
 });
 
-test("past `maxFailures` nothing new is started, and what was not reached is left for the next build", async (t) => {
+test("past `maxFailures` nothing new starts, and the rest is left to the next build", async (t) => {
   const here = await yard(t);
   const docs = pipeline("docs", { maxFailures: 2 })
     .source(items(() => Array.from({ length: 50 }, (_, n) => n), { id: (n) => `n${String(n).padStart(2, "0")}` }))
@@ -82,7 +82,7 @@ test("past `maxFailures` nothing new is started, and what was not reached is lef
   assert.deepEqual(counts(all, "say"), [0, 0, 50, 0]);
 });
 
-test("a missing root fails the build for what it is, and nothing is taken for gone", async (t) => {
+test("a missing root fails the build, and no target counts as removed", async (t) => {
   const here = await yard(t);
   const removed: string[] = [];
   const docs = pipeline("docs")
@@ -105,7 +105,7 @@ test("a missing root fails the build for what it is, and nothing is taken for go
   assert.deepEqual([here.taken(), removed], [[], []], "all that was made is still there");
 });
 
-test("a list that breaks off is tried again where it was, and if that does not help, nothing is taken for gone", async (t) => {
+test("an interrupted list is continued, and if that fails no target counts as removed", async (t) => {
   const here = await yard(t);
   const removed: string[] = [];
   const state = { breaks: false, listed: 0 };
@@ -132,7 +132,7 @@ test("a list that breaks off is tried again where it was, and if that does not h
   assert.deepEqual(removed, []);
 });
 
-test("targets that are gone are removed once, with what their stages made, in the build that finds it out", async (t) => {
+test("missing targets are removed once, with the outputs of their stages, in the build that notices it", async (t) => {
   const here = await yard(t);
   const removed: unknown[] = [];
   const keys = new Set<string>();
@@ -165,7 +165,7 @@ test("targets that are gone are removed once, with what their stages made, in th
   assert.equal((await here.hf.builds.plan(docs)).removed, 0);
 });
 
-test("a removal that fails is tried again by the next build, and the target is not forgotten before", async (t) => {
+test("a failed removal is retried by the next build, and the target is kept until then", async (t) => {
   const here = await yard(t);
   const state = { fails: true };
   const docs = pipeline("docs")
@@ -194,7 +194,7 @@ test("a removal that fails is tried again by the next build, and the target is n
   assert.deepEqual(here.taken(), []);
 });
 
-test("a target that is there again is worked on again, where its removal made that necessary, or reused", async (t) => {
+test("a target that returns runs again if its removal requires it, else is reused", async (t) => {
   const here = await yard(t);
   const docs = pipeline("docs")
     .source(files("**/*", { root: here.root }))
@@ -210,7 +210,7 @@ test("a target that is there again is worked on again, where its removal made th
   assert.deepEqual(here.taken(), ["a"], "what was removed outside has to be made again");
 });
 
-test("what a stage with `remove` does again outside has another idempotency key, and the same in each attempt", async (t) => {
+test("a repeated effect of a stage with `remove` has a new idempotency key, the same in each attempt", async (t) => {
   const here = await yard(t);
   const keys: string[] = [];
   const docs = pipeline("docs")
@@ -230,7 +230,7 @@ test("what a stage with `remove` does again outside has another idempotency key,
   assert.equal(new Set(keys).size, 4);
 });
 
-test("an output that is no JSON fails its target at once, and says where", async (t) => {
+test("an output that is not JSON fails its target at once, with the place", async (t) => {
   const here = await yard(t);
   const built = await here.build(
     pipeline("docs")
@@ -248,7 +248,7 @@ test("an output that is no JSON fails its target at once, and says where", async
   ]);
 });
 
-test("of an output that is no JSON nothing is kept, but what its attempt has cost", async (t) => {
+test("nothing of an output that is not JSON is kept, except the cost of its attempt", async (t) => {
   const here = await yard(t);
   let kept = "";
   const built = await here.build(
@@ -277,7 +277,7 @@ test("of an output that is no JSON nothing is kept, but what its attempt has cos
 });
 
 for (const [what, estimate, says] of WRONG_ESTIMATES) {
-  test(`an estimate that ${what} is refused before there is a build, as by a plan, and nothing is changed`, async (t) => {
+  test(`an estimate that ${what} is rejected before there is a build, as by a plan, and nothing changes`, async (t) => {
     const here = await yard(t);
     here.write({ "a.txt": "one", "b.txt": "two" });
     const { store } = here.hf.engine;
@@ -300,7 +300,7 @@ for (const [what, estimate, says] of WRONG_ESTIMATES) {
   });
 }
 
-test("an estimate of a later stage that is wrong whatever it is asked about is refused before there is a build", async (t) => {
+test("an estimate of a later stage that is always wrong is rejected before there is a build", async (t) => {
   const here = await yard(t);
   const source = items(() => ["a", "b"], { id: (id) => id });
   const docs = (usd: number) =>
@@ -320,7 +320,7 @@ test("an estimate of a later stage that is wrong whatever it is asked about is r
   await assert.rejects(here.hf.builds.start(docs(-1)), refusal("COST_INVALID"), "not even where all of it could be reused");
 });
 
-test("an estimate that is wrong for a later target, or a later stage, fails that one at once, and nothing is run or spent", async (t) => {
+test("a wrong estimate for a later target or stage fails that one at once, and nothing runs or is spent", async (t) => {
   const here = await yard(t);
   const ids = [...Array.from({ length: 30 }, (_, n) => `n${10 + n}`), "negative", "throws"];
   const built = await here.build(
@@ -348,7 +348,7 @@ test("an estimate that is wrong for a later target, or a later stage, fails that
   assert.deepEqual(built.spent, { usd: 30, tokens: 0 });
 });
 
-test("a source whose listing fails fails its build, and not its start, also where there are estimates", async (t) => {
+test("a failing listing fails its build, and not its start, also with estimates", async (t) => {
   const here = await yard(t);
   const broken = pipeline("broken")
     .source(items((): string[] => ["a", 7 as never], { id: (id) => id }))
@@ -356,7 +356,7 @@ test("a source whose listing fails fails its build, and not its start, also wher
   assert.equal((await here.build(broken)).reason, "source_failed");
 });
 
-test("a cost that is none is an error of its handler", async (t) => {
+test("an invalid cost is an error of its handler", async (t) => {
   const here = await yard(t);
   const built = await here.build(
     pipeline("docs")
@@ -366,7 +366,7 @@ test("a cost that is none is an error of its handler", async (t) => {
   assert.match(built.errors[0]?.message ?? "", /cost of stage "say"/);
 });
 
-test("bad ids of items, and two of one id that differ, are said", async (t) => {
+test("invalid ids of items, and different items with one id, are reported", async (t) => {
   const here = await yard(t);
   const built = await here.build(numbered(["a", 7]));
   assert.deepEqual([built.state, built.reason], ["FAILED", "source_failed"]);

@@ -41,7 +41,7 @@ async function desk(t: TestContext): Promise<Desk> {
   return { hf, clock, root, rewrite, end };
 }
 
-test("a file that never holds still is tried again later and later, then has failed, and the next build takes it up", async (t) => {
+test("a file that keeps changing is retried after growing delays, then fails, and the next build processes it", async (t) => {
   const { hf, clock, root, rewrite, end } = await desk(t);
   const ran: number[] = [];
   let restless = true;
@@ -78,7 +78,7 @@ test("a file that never holds still is tried again later and later, then has fai
   assert.deepEqual([mended.state, mended.stages["pay"]], ["SUCCESS", { ran: 1, cached: 0, failed: 0, left: 0 }]);
 });
 
-test("what changes again while it is left alone is worked on as it is then, and not for the bytes in between", async (t) => {
+test("a file that changes again during the delay is processed with its last bytes only", async (t) => {
   const { hf, clock, root, rewrite, end } = await desk(t);
   const read: string[] = [];
   const changed = Promise.withResolvers<void>();
@@ -107,7 +107,7 @@ test("what changes again while it is left alone is worked on as it is then, and 
   assert.equal(await build.output("read"), "line 3");
 });
 
-test("changes are counted over all stages of a target, and a step that went well forgets none", async (t) => {
+test("changes are counted over all stages of a target, and a successful stage does not reset the count", async (t) => {
   const { hf, root, rewrite, end } = await desk(t);
   const ran: string[] = [];
   const docs = pipeline("docs")

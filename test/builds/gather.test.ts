@@ -25,7 +25,7 @@ function sums({ root, ran }: Yard, options: { length?: object; sum?: object } = 
     });
 }
 
-test("a gather gets all there are, in the order of their ids, when the last is done", async (t) => {
+test("a gather gets all members in the order of their ids when the last is done", async (t) => {
   const here = await yard(t);
   here.write({ c: "333", a: "1", "b/x": "22", é: "4444", Z: "55555" });
   const built = await here.succeed(sums(here));
@@ -33,7 +33,7 @@ test("a gather gets all there are, in the order of their ids, when the last is d
   assert.equal(here.ran.at(-1), "sum sum");
 });
 
-test("a gather whose members are all as they were is not run; one changed, gone or new runs it", async (t) => {
+test("a gather with unchanged members does not run, and a changed, missing or new one runs it", async (t) => {
   const here = await yard(t);
   here.write({ a: "1", b: "22" });
   await here.succeed(sums(here));
@@ -52,7 +52,7 @@ test("a gather whose members are all as they were is not run; one changed, gone 
   }
 });
 
-test("a gather of nothing runs, once", async (t) => {
+test("a gather without members runs once", async (t) => {
   const here = await yard(t);
   const built = await here.succeed(sums(here));
   assert.deepEqual(await built.handle.output("sum"), { total: 0, members: [], failed: 0 });
@@ -60,7 +60,7 @@ test("a gather of nothing runs, once", async (t) => {
   assert.deepEqual(here.taken(), ["sum sum"]);
 });
 
-test("`by` makes a target of each group; only the groups that changed run, and those that are gone are removed", async (t) => {
+test("`by` makes a target of each group; changed groups run, and missing ones are removed", async (t) => {
   const here = await yard(t);
   const removed: unknown[] = [];
   const sum = {
@@ -87,7 +87,7 @@ test("`by` makes a target of each group; only the groups that changed run, and t
   assert.deepEqual(here.taken(), []);
 });
 
-test("`by` sees the output; one that throws, or names no group, fails its target", async (t) => {
+test("`by` gets the output; if it throws or returns no group, its target fails", async (t) => {
   const here = await yard(t);
   const docs = pipeline("parity")
     .source(items(() => [1, 2, 3, 4], { id: (n) => `n${n}` }))
@@ -105,7 +105,7 @@ test("`by` sees the output; one that throws, or names no group, fails its target
   );
 });
 
-test("a group may be called whatever a target may be, so `by` the parent works for every parent", async (t) => {
+test("a group may have any id of a target, so that `by` the parent works for every parent", async (t) => {
   const here = await yard(t);
   const ids = ["d".repeat(90).concat("/").repeat(4), "two\nlines", "short"];
   const built = await here.succeed(
@@ -121,7 +121,7 @@ test("a group may be called whatever a target may be, so `by` the parent works f
   assert.deepEqual(await outputsOf(built, "whole"), Object.fromEntries(ids.map((id) => [id, 3])));
 });
 
-test("a group's id that is none says why in the build's errors", async (t) => {
+test("an invalid group id is explained in the build's errors", async (t) => {
   const here = await yard(t);
   const built = await here.build(
     pipeline("too-long")
@@ -134,7 +134,7 @@ test("a group's id that is none says why in the build's errors", async (t) => {
   );
 });
 
-test("a gather does not run where something failed, and runs when that is mended, alone with it", async (t) => {
+test("a gather does not run if a member failed, and runs alone with that member once it succeeds", async (t) => {
   const here = await yard(t);
   here.write({ a: "1", b: "bad" });
   const built = await here.build(sums(here));
@@ -146,7 +146,7 @@ test("a gather does not run where something failed, and runs when that is mended
   assert.deepEqual(await second.handle.output("sum"), { total: 5, members: ["a", "b"], failed: 0 });
 });
 
-test("with `partial` it runs with the targets that succeeded, and gets the number that failed; the build has failed all the same", async (t) => {
+test("with `partial` a gather runs with the successful targets and the number of failed ones, and the build fails", async (t) => {
   const here = await yard(t);
   here.write({ a: "1", b: "bad", c: "22" });
   const built = await here.build(sums(here, { sum: { partial: true } }));
@@ -194,7 +194,7 @@ test("gathers follow one another, with stages and expands between", async (t) =>
   assert.deepEqual((await built.handle.output("last"), await second.handle.output("last")), 6);
 });
 
-test("what let a target pass by is in no member's outputs, and the members are what came of them last", async (t) => {
+test("a skipped stage is in no member's outputs, and members have their last output", async (t) => {
   const here = await yard(t);
   const built = await here.succeed(
     pipeline("mixed")
@@ -212,7 +212,7 @@ test("what let a target pass by is in no member's outputs, and the members are w
   ]);
 });
 
-test("a gather that fails fails the build, and runs alone the next time", async (t) => {
+test("a failing gather fails the build, and runs alone in the next build", async (t) => {
   const here = await yard(t);
   here.write({ a: "1" });
   const state = { fails: true };

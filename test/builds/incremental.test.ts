@@ -79,7 +79,7 @@ function lines({ root, ran }: Yard, shape: Shape, outside: Map<string, string>):
 }
 
 for (const seed of SEEDS)
-  test(`whatever has changed, a build makes what one that starts from nothing makes, and the next one makes nothing (HOLDFAST_SEED=${seed})`, async (t) => {
+  test(`after any change, a build produces what a build from nothing produces, and the next one runs nothing (HOLDFAST_SEED=${seed})`, async (t) => {
     for (let round = 0; round < ROUNDS; round++) await play(t, seed + round);
   });
 

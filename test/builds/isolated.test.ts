@@ -27,16 +27,16 @@ describe("a stage in a process of its own", () => {
 
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  test("gets the claimed bytes, and its outputs go on, as bytes or as JSON", () => {
+  test("an isolated stage gets the claimed bytes, and its outputs continue as bytes or JSON", () => {
     assert.equal(text, "a.txt#0 ONE 13\na.txt#1 DIES ONCE 13\n2 failed");
   });
 
-  test("is another process each time, and none of them is this one", () => {
+  test("an isolated stage runs in a new process each time", () => {
     assert.equal(pids.size, 2);
     assert.ok(!pids.has(process.pid));
   });
 
-  test("takes no other process with it when it dies, and has failed when it dies again and again", () => {
+  test("a crash of an isolated stage affects no other process, and repeated crashes fail it", () => {
     assert.deepEqual(build.errors.map(({ target, message }) => [target, message]).toSorted(), [
       ["b.txt/b.txt#0", "The worker crashed or its lease expired (crash 2 of 2)."],
       ["b.txt/b.txt#1", "it threw"],
@@ -44,11 +44,11 @@ describe("a stage in a process of its own", () => {
     assert.deepEqual([build.state, build.reason], ["FAILED", "targets_failed"]);
   });
 
-  test("is charged what it said", () => {
+  test("an isolated stage is charged the cost it reported", () => {
     assert.equal(build.spent.usd, 1);
   });
 
-  test("whose output is no JSON has failed at once, with the place in it, and has cost what it cost", async () => {
+  test("an isolated stage whose output is not JSON fails at once with the place, and is charged", async () => {
     await using hf = await open(":memory:");
     const { spent, errors } = await (await hf.builds.start(bent)).done();
     const message = 'For target "a" the output of stage "make".pages[0] is a Date, which JSON cannot represent exactly.';
@@ -56,7 +56,7 @@ describe("a stage in a process of its own", () => {
     assert.equal(spent.usd, 1);
   });
 
-  test("saves what it was given, or nothing: what a clone between processes would bend is refused", async () => {
+  test("an isolated stage saves values exactly, or not at all: what a structured clone would change is rejected", async () => {
     await using hf = await open(":memory:");
     const handle = await hf.builds.start(kept);
     assert.equal((await handle.done()).state, "SUCCESS");
@@ -66,7 +66,7 @@ describe("a stage in a process of its own", () => {
     });
   });
 
-  test("may answer more than fits into a pipe at once", async () => {
+  test("an isolated stage may return more than fits into a pipe", async () => {
     await using hf = await open(":memory:");
     const handle = await hf.builds.start(large);
     const { state, errors } = await handle.done();

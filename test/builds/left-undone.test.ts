@@ -17,7 +17,7 @@ function many({ ran }: Yard, given: { fails?: boolean; holds?: Promise<void>; mo
     .stage("echo", {}, ({ input }) => (ran.push(`echo ${input}`), input));
 }
 
-test("a build that fails has nothing left to do when it is done, nor in its queue", async (t) => {
+test("a failed build leaves no pending work, in the build or its queue", async (t) => {
   const here = await yard(t);
   const built = await here.build(many(here), { concurrency: 1 });
   assert.deepEqual([built.state, built.reason], ["FAILED", "targets_failed"]);
@@ -28,7 +28,7 @@ test("a build that fails has nothing left to do when it is done, nor in its queu
   assert.deepEqual(counts(await here.succeed(many(here, { fails: false })), "say"), [40 - said, said, 0, 0]);
 });
 
-test("a build that is abandoned has nothing left to do, however much that was", async (t) => {
+test("an abandoned build leaves no pending work, however much it had", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const docs = many(here, { fails: false, holds: promise, most: 2_500 });
@@ -45,7 +45,7 @@ test("a build that is abandoned has nothing left to do, however much that was", 
   await isClear(here, id);
 });
 
-test("what runs when its build is abandoned ends, and what it made is kept, and nothing of it is left", async (t) => {
+test("attempts that run when their build is abandoned end, and their results are kept", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const handle = await here.hf.builds.start(many(here, { fails: false, holds: promise }), { concurrency: 2 });

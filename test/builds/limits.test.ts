@@ -17,7 +17,7 @@ class Tally {
 
 const things = Array.from({ length: 24 }, (_, n) => ({ id: `n${n}`, tenant: n % 2 === 0 ? "even" : "odd" }));
 
-test("a stage's limit holds by the key of its input, its own concurrency in this process, and that of the build", async (t) => {
+test("a stage's limit applies by the key of its input, within its own concurrency and the build's", async (t) => {
   const here = await yard(t);
   const tally = new Tally();
   const built = await here.succeed(
@@ -45,7 +45,7 @@ test("a stage's limit holds by the key of its input, its own concurrency in this
   }
 });
 
-test("identical bytes are worked once also where a stage has limits of its own", async (t) => {
+test("identical bytes are processed once, also if a stage has limits", async (t) => {
   const here = await yard(t);
   const built = await here.succeed(
     pipeline("limited")
@@ -61,7 +61,7 @@ test("identical bytes are worked once also where a stage has limits of its own",
   assert.equal(Object.keys(await outputsOf(built, "once")).length, 24);
 });
 
-test("a handler that runs past its timeout has failed, and its signal says so", async (t) => {
+test("a handler past its timeout fails, and its signal aborts", async (t) => {
   const here = await yard(t);
   const reasons: string[] = [];
   const built = await here.build(
@@ -85,7 +85,7 @@ test("a handler that runs past its timeout has failed, and its signal says so", 
   assert.deepEqual(await outputsOf(built, "wait"), { b: "b" });
 });
 
-test("what a handler enqueues is there with its success, and not with its failure", async (t) => {
+test("a handler's follow-ups exist with its success, and not with its failure", async (t) => {
   const here = await yard(t);
   const notify = job<string>({ name: "notify", run: () => {} });
   const built = await here.build(

@@ -8,7 +8,7 @@ interface Mail {
   text: string;
 }
 
-test("an item is another one when its version is, and only then", async (t) => {
+test("an item with `version` changes only with its version", async (t) => {
   const here = await yard(t);
   const state = { mails: [mail("a", "1", "one"), mail("b", "1", "two")] };
   const docs = pipeline("mails")
@@ -21,7 +21,7 @@ test("an item is another one when its version is, and only then", async (t) => {
   assert.deepEqual(here.taken(), ["b"]);
 });
 
-test("without a version an item is what is in it, in whichever order", async (t) => {
+test("an item without a version changes with its content, whatever the order of properties", async (t) => {
   const here = await yard(t);
   const state: { things: object[] } = { things: [{ id: "a", x: 1, y: undefined }] };
   const docs = pipeline("things")
@@ -36,7 +36,7 @@ test("without a version an item is what is in it, in whichever order", async (t)
   assert.equal(here.taken().length, 1);
 });
 
-test("a list that breaks off continues behind the last item that was written", async (t) => {
+test("an interrupted list continues after the last stored item", async (t) => {
   const here = await yard(t);
   const asked: (string | undefined)[] = [];
   const docs = pipeline("mails")
@@ -59,7 +59,7 @@ test("a list that breaks off continues behind the last item that was written", a
   assert.deepEqual(counts(built, "read"), [1_200, 0, 0, 0]);
 });
 
-test("items that come asynchronously, large ones and thousands are all there", async (t) => {
+test("asynchronous, large and thousands of items are all listed", async (t) => {
   const here = await yard(t);
   const large = "x".repeat(100_000);
   const docs = pipeline("many")
@@ -79,7 +79,7 @@ test("items that come asynchronously, large ones and thousands are all there", a
   assert.deepEqual(counts(await here.succeed(docs), "size"), [0, 1_101, 0, 0]);
 });
 
-test("a build that is stopped or abandoned in its listing leaves it as it is, at once, and its iterator is closed", async (t) => {
+test("a build stopped or abandoned in its listing leaves it at once, and closes its iterator", async (t) => {
   const here = await yard(t);
   const state = { told: 0, cursors: [] as (string | undefined)[], end: Number.POSITIVE_INFINITY };
   let listed = Promise.withResolvers<void>();
@@ -118,7 +118,7 @@ test("a build that is stopped or abandoned in its listing leaves it as it is, at
   assert.deepEqual(counts(await here.succeed(docs), "read"), [0, 1, 0, 0]);
 });
 
-test("two items of one id that are not the same fail the build, before either is worked on, and a plan too", async (t) => {
+test("two different items with one id fail the build, and a plan, before either is processed", async (t) => {
   const here = await yard(t);
   const state = { mails: [mail("a", "1", "one"), mail("b", "1", "two"), mail("a", "1", "other words")] };
   const docs = pipeline("mails")
@@ -134,7 +134,7 @@ test("two items of one id that are not the same fail the build, before either is
   assert.deepEqual(here.taken(), ["a", "b"]);
 });
 
-test("a listing that was interrupted may meet an id again that has changed since", async (t) => {
+test("a continued listing may meet an id again that changed since", async (t) => {
   const here = await yard(t);
   let listings = 0;
   const docs = pipeline("mails")
@@ -156,7 +156,7 @@ test("a listing that was interrupted may meet an id again that has changed since
   assert.deepEqual(await outputsOf(built, "read"), { n0: "new" });
 });
 
-test("a listing of files that was interrupted finds what has gone since it was written down, and it is removed", async (t) => {
+test("a continued listing of files finds and removes files that disappeared since they were stored", async (t) => {
   const here = await yard(t);
   const outside = new Set<string>();
   const state: { leaving: AbortController | null } = { leaving: null };
@@ -201,7 +201,7 @@ test("a listing of files that was interrupted finds what has gone since it was w
   assert.equal((await here.hf.builds.plan(docs)).removed, 0);
 });
 
-test("a list without a cursor that was interrupted has lost what does not come again, with its children", async (t) => {
+test("a continued list without a cursor removes items that do not come again, with their children", async (t) => {
   const here = await yard(t);
   const outside = new Set<string>();
   const leaving = new AbortController();
@@ -278,7 +278,7 @@ for (const kind of ["files", "items"] as const) {
   });
 }
 
-test("what is asked for is worked on when the last of it is found, however far apart it is", async (t) => {
+test("targets named by `only` are processed when the last of them is found, however far apart they are", async (t) => {
   const here = await yard(t);
   const docs = pipeline("many")
     .source(items(() => Array.from({ length: 2_500 }, (_, n) => n), { id: (n) => `n${n}`, cursor: String }))

@@ -25,7 +25,7 @@ async function holding({ ran }: Yard, many: number): Promise<void> {
   }
 }
 
-test("two builds of one pipeline do not run at once, and who leads it is said; those of others do", async (t) => {
+test("two builds of one pipeline do not run at once, and the error names the orchestrator; other pipelines run", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const docs = slow(here, { holds: promise });
@@ -42,7 +42,7 @@ test("two builds of one pipeline do not run at once, and who leads it is said; t
   await here.succeed(docs);
 });
 
-test("a build that is stopped lets its attempts end, is left CRASHED, stopped, and continues when it is resumed", async (t) => {
+test("a stopped build lets its attempts end, is CRASHED with the reason stopped, and can be resumed", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const docs = slow(here, { holds: promise, many: 40 });
@@ -60,7 +60,7 @@ test("a build that is stopped lets its attempts end, is left CRASHED, stopped, a
   assert.equal(new Set(here.ran).size, here.ran.length, "nothing ran twice");
 });
 
-test("one that is stopped when nothing is left to do has ended as it would have", async (t) => {
+test("a build stopped with nothing left to do ends as usual", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const docs = slow(here, { holds: promise });
@@ -71,7 +71,7 @@ test("one that is stopped when nothing is left to do has ended as it would have"
   assert.equal((await stopping).state, "SUCCESS");
 });
 
-test("a signal stops it, and one that is aborted already starts nothing", async (t) => {
+test("a signal stops a build, and an aborted one starts nothing", async (t) => {
   const here = await yard(t);
   const controller = new AbortController();
   const { promise, resolve } = Promise.withResolvers<void>();
@@ -105,7 +105,7 @@ test("closing the database leaves a build that resumes at the next open", async 
   assert.equal(new Set(here.ran).size, here.ran.length, "nothing ran twice");
 });
 
-test("another definition does not go on with a build: stages, versions, keys and source have to be the same", async (t) => {
+test("a build resumes only with the same stages, versions, keys and source", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const docs = slow(here, { holds: promise, many: 30 });
@@ -128,7 +128,7 @@ test("another definition does not go on with a build: stages, versions, keys and
   assert.ok(cached > 0, "what was done is reused");
 });
 
-test("a build that has ended is not resumed, and one that is not there neither", async (t) => {
+test("an ended or unknown build is not resumed", async (t) => {
   const here = await yard(t);
   const docs = slow(here);
   const { id } = await here.succeed(docs);
@@ -138,7 +138,7 @@ test("a build that has ended is not resumed, and one that is not there neither",
   assert.equal(await here.hf.builds.get("b00000000000000000"), null);
 });
 
-test("an active build that is abandoned stops, and what still ends of it is reused by the next", async (t) => {
+test("an abandoned active build stops, and the next one reuses what still ends", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const docs = slow(here, { holds: promise });
@@ -152,7 +152,7 @@ test("an active build that is abandoned stops, and what still ends of it is reus
   assert.equal(new Set(here.ran).size, here.ran.length, "what was paid for is kept");
 });
 
-test("progress shows a build as it proceeds, and ends with how it ended", async (t) => {
+test("progress shows a build as it proceeds, and ends with its end", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const handle = await here.hf.builds.start(slow(here, { holds: promise }));
@@ -189,7 +189,7 @@ test("builds are listed in creation order, page by page, by pipeline and state",
   await assert.rejects(here.hf.builds.list({ state: "NOPE" as never }), refusal("OPTION_INVALID", /state .*"NOPE"/));
 });
 
-test("each transition is an event and an audit entry, in order, with a key of its own", async (t) => {
+test("each transition has an event and an audit entry, in order, with its own key", async (t) => {
   const here = await yard(t);
   const told: { type: string; dedupeKey: string; data: unknown }[] = [];
   const unsubscribe = here.hf.events.subscribe((event) => void told.push(event), { types: ["build.*"] });
@@ -227,7 +227,7 @@ test("each transition is an event and an audit entry, in order, with a key of it
   assert.doesNotMatch(JSON.stringify([told, audit]), new RegExp(token));
 });
 
-test("a worker with other code leaves a build to those who have the same", async (t) => {
+test("a worker with other code leaves a build to workers with the same code", async (t) => {
   const here = await yard(t);
   const worker = here.hf.work([slow(here, { key: "another" })], { concurrency: 2 });
   const built = await here.build(slow(here), { concurrency: 8 });
@@ -236,7 +236,7 @@ test("a worker with other code leaves a build to those who have the same", async
   assert.equal(new Set(here.ran).size, here.ran.length);
 });
 
-test("one who works on a pipeline without leading it does nothing until a build is started, and then its work", async (t) => {
+test("a worker on a pipeline that is not its orchestrator waits for a build, and then works on it", async (t) => {
   const here = await yard(t);
   const docs = slow(here);
   const worker = here.hf.work([docs]);

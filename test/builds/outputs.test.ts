@@ -6,7 +6,7 @@ import { Readable } from "node:stream";
 import { files, items, pipeline } from "../../src/index.ts";
 import { ONCE, outputsOf, refusal, test, type Yard, yard } from "./parts.ts";
 
-test("bytes come back as bytes, large values whole, and both go on to the next stage", async (t) => {
+test("bytes stay bytes, large values stay whole, and both reach the next stage", async (t) => {
   const here = await yard(t);
   const large = { text: "é".repeat(200_000) };
   const seen: unknown[] = [];
@@ -23,7 +23,7 @@ test("bytes come back as bytes, large values whole, and both go on to the next s
   assert.equal(await built.handle.output("last"), null);
 });
 
-test("artifacts are kept under their names, from bytes, texts, streams and files, and a name twice is refused", async (t) => {
+test("artifacts are stored by name, from bytes, texts, streams and files, and a repeated name is rejected", async (t) => {
   const here = await yard(t);
   here.write({ a: "the file" });
   const built = await here.build(
@@ -52,7 +52,7 @@ test("artifacts are kept under their names, from bytes, texts, streams and files
   assert.match(built.errors[0]?.message ?? "", /two artifacts named "x"/);
 });
 
-test("an artifact's name that could lead out of an export is refused before anything is kept, in words of its own", async (t) => {
+test("an artifact name that could leave an export folder is rejected before anything is stored", async (t) => {
   const here = await yard(t);
   const built = await here.build(
     pipeline("outside")
@@ -82,7 +82,7 @@ function pages({ root }: Yard) {
     });
 }
 
-test("an export has every output and artifact under its name, a manifest, and sums that sha256sum accepts", async (t) => {
+test("an export has every output and artifact by name, a manifest, and checksums that sha256sum accepts", async (t) => {
   const here = await yard(t);
   here.write({ "a.md": "A", "sub/b.md": "BB" });
   const { id } = await here.succeed(pages(here));
@@ -119,7 +119,7 @@ test("an export has every output and artifact under its name, a manifest, and su
   assert.deepEqual(readdirSync(join(here.folder, "out")), ["first"], "nothing is written outside of the folder");
 });
 
-test("an export of some stages has those, the next build's is beside it, and what is gone is in it no more", async (t) => {
+test("an export of some stages has only those, the next build's is separate, and removed targets are left out", async (t) => {
   const here = await yard(t);
   here.write({ "a.md": "A", "b.md": "B" });
   const first = await here.succeed(pages(here));
@@ -171,7 +171,7 @@ const ODD: Record<string, string | RegExp> = {
   [`${"y/".repeat(900)}z`]: /^same\/z~[0-9a-f]{32}$/,
 };
 
-test("ids that are no plain paths are exported under safe names, and the manifest has the id of every file", async (t) => {
+test("ids that are not plain paths are exported under safe names, and the manifest has every id", async (t) => {
   const here = await yard(t);
   const { id } = await here.succeed(
     pipeline("odd")
@@ -211,7 +211,7 @@ const CLASHING = [
   ["%01", "\u0001"],
 ];
 for (const ids of CLASHING) {
-  test(`ids that would be one file are told apart: ${JSON.stringify(ids)}`, async (t) => {
+  test(`ids that would be one file get different names: ${JSON.stringify(ids)}`, async (t) => {
     const here = await yard(t);
     const { id } = await here.succeed(
       pipeline("clash")
@@ -237,7 +237,7 @@ for (const ids of CLASHING) {
   });
 }
 
-test("children of different parents, and stages named like files of the export, are told apart", async (t) => {
+test("children of different parents, and stages named like files of the export, get different names", async (t) => {
   const here = await yard(t);
   const children: Record<string, string[]> = { a: ["b/c"], "a/b": ["c"] };
   const { id } = await here.succeed(
@@ -263,7 +263,7 @@ test("children of different parents, and stages named like files of the export, 
   assert.deepEqual(folders.toSorted(), ["Same%3A%3F~", "checksums.txt", "manifest.json", "manifest.json~", "same%3A%3F"]);
 });
 
-test("an export stores nothing: what it has written out is not among the artifacts", async (t) => {
+test("an export adds nothing to the artifacts", async (t) => {
   const here = await yard(t);
   const { id } = await here.succeed(
     pipeline("small")
@@ -276,7 +276,7 @@ test("an export stores nothing: what it has written out is not among the artifac
   assert.deepEqual(await artifacts.sweep(async () => new Set(), { olderThan: 0 }), { seen: 0, removed: 0, bytes: 0 });
 });
 
-test("an output that is not there is said, and one of several has to be named", async (t) => {
+test("a missing output is reported, and one of several must be named", async (t) => {
   const here = await yard(t);
   here.write({ "a.md": "A", "b.md": "B" });
   const { id, handle } = await here.succeed(pages(here));
@@ -289,7 +289,7 @@ test("an output that is not there is said, and one of several has to be named", 
   assert.deepEqual(await handle.output("all"), ["a.md", "b.md"]);
 });
 
-test("an earlier build's outputs are what they were", async (t) => {
+test("an earlier build's outputs do not change", async (t) => {
   const here = await yard(t);
   here.write({ "a.md": "A" });
   const first = await here.succeed(pages(here));

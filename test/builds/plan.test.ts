@@ -46,7 +46,7 @@ async function everything({ hf }: Yard): Promise<string> {
   return JSON.stringify([targets, builds, await countJobs(store.queries), await store.audit.page({ after: 0, limit: 1_000 })]);
 }
 
-test("what is planned is what then runs, whatever has changed", async (t) => {
+test("a plan names what then runs, whatever has changed", async (t) => {
   const here = await yard(t);
   here.write({ a: "ab", b: "c" });
   const first = await compare(here, docs(here));
@@ -86,7 +86,7 @@ test("what is planned is what then runs, whatever has changed", async (t) => {
   assert.equal(matched.stages["loud"]?.cached, 1);
 });
 
-test("rerun and only are planned as they are run", async (t) => {
+test("`rerun` and `only` are planned as they run", async (t) => {
   const here = await yard(t);
   here.write({ a: "ab", b: "c" });
   const only = await compare(here, docs(here), { only: ["a"] });
@@ -97,7 +97,7 @@ test("rerun and only are planned as they are run", async (t) => {
   assert.equal(rerun.stages["read"]?.run, 2);
 });
 
-test("a plan says what cannot be planned: a missing root, an estimate that is none", async (t) => {
+test("a plan reports what cannot be planned: a missing root, an invalid estimate", async (t) => {
   const here = await yard(t);
   here.remove(".");
   await assert.rejects(here.hf.builds.plan(docs(here)), refusal("SOURCE_MISSING"));
@@ -108,7 +108,7 @@ test("a plan says what cannot be planned: a missing root, an estimate that is no
   assert.deepEqual((await here.hf.builds.list()).items, []);
 });
 
-test("why a stage ran is said part by part, from what to what", async (t) => {
+test("why explains a stage's run part by part, with both values", async (t) => {
   const here = await yard(t);
   const state = { model: "small", words: "one" };
   const talk = (version = 1) =>
@@ -140,7 +140,7 @@ test("why a stage ran is said part by part, from what to what", async (t) => {
   await assert.rejects(here.hf.builds.why(built.id, "say", "b"), refusal("NO_SUCH_OUTPUT"));
 });
 
-test("why can be asked of a child by its id, and by its parent's and its own", async (t) => {
+test("why finds a child by its id, or by its parent's and its own", async (t) => {
   const here = await yard(t);
   here.write({ a: "ab", b: "c" });
   const built = await here.succeed(docs(here));
@@ -151,7 +151,7 @@ test("why can be asked of a child by its id, and by its parent's and its own", a
   assert.equal((await here.hf.builds.why(again.id, "code", "a/l1")).ran, false);
 });
 
-test("a plan adds up what each target is estimated to cost, however many are looked at together", async () => {
+test("a plan sums up the estimates of all targets, in any batch size", async () => {
   const numbers = Array.from({ length: 40 }, (_, i) => i + 1);
   const sums = pipeline("sums")
     .source(items(() => numbers, { id: String }))
@@ -176,7 +176,7 @@ test("a plan adds up what each target is estimated to cost, however many are loo
   assert.deepEqual(rerun.estimate, { usd: 900, tokens: 40 });
 });
 
-test("why a gather ran is said member by member: which came, which went, which is another, and from what to what", async (t) => {
+test("why explains a gather's run member by member: added, removed and changed, with both values", async (t) => {
   const here = await yard(t);
   const state: Record<string, { text: string; kind: string }> = {
     a: { text: "one", kind: "x" },
@@ -235,7 +235,7 @@ function output(text: string): string {
   return valueHash(JSON.stringify({ text, kind: "x" })).slice(0, 17);
 }
 
-test("a constant estimate, or one that looks at nothing, is an upper bound from the first plan on", async () => {
+test("a constant estimate, or one that reads nothing, is an upper bound from the first plan on", async () => {
   const costs = pipeline("costs")
     .source(items(() => ["a", "b", "c"], { id: String }))
     .stage("free", { estimate: {} }, ({ input }) => input)
@@ -269,7 +269,7 @@ test("a constant estimate, or one that looks at nothing, is an upper bound from 
   assert.deepEqual([paused.state, paused.spent.usd], ["BUDGET_PAUSE", 0.25], "the constant is what is reserved");
 });
 
-test("a constant estimate that is no amount is refused where it is given", async () => {
+test("an invalid constant estimate is rejected where it is given", async () => {
   const source = pipeline("costs").source(items(() => ["a"], { id: String }));
   const wrong = { usd: -1 };
   assert.throws(() => source.stage("say", { estimate: wrong }, () => 1), refusal("COST_INVALID", /stage "say".usd must be/));

@@ -4,7 +4,7 @@ import { refusal, test, yard } from "./parts.ts";
 
 type Removed = { target: { id: string; parent?: { id: string } } };
 
-test("a child's stage has its parent at hand when it removes, and what it cannot remove is tried again by the next build", async (t) => {
+test("a child's `remove` gets its parent, and a failed removal is retried by the next build", async (t) => {
   const here = await yard(t);
   const removed: string[] = [];
   let broken = true;
@@ -47,7 +47,7 @@ test("a child's stage has its parent at hand when it removes, and what it cannot
   assert.equal(removed.length, 3);
 });
 
-test("the result of a stage that no longer matches is removed before its target continues, by the next build if this one could not", async (t) => {
+test("the result of a stage that no longer matches is removed before its target continues, by the next build if needed", async (t) => {
   const here = await yard(t);
   let [draft, broken] = [false, true];
   const removed: string[] = [];
@@ -102,7 +102,7 @@ test("the result of a stage that no longer matches is removed before its target 
   assert.equal(await (await here.succeed(docs)).handle.output("publish", "a"), "page of a");
 });
 
-test("a target that is back in the same build while what was made of it is being removed is made anew after that", async (t) => {
+test("a target that returns while its results are being removed is processed again afterwards", async (t) => {
   const here = await yard(t);
   const [published, indexed] = [new Set<string>(), new Set<string>()];
   const begun = Promise.withResolvers<void>();
@@ -154,7 +154,7 @@ test("a target that is back in the same build while what was made of it is being
   assert.deepEqual([published, indexed], [new Set(list), new Set(list)]);
 });
 
-test("a folder that the globs begin with and that is not there removes nothing, and is no plan either", async (t) => {
+test("a missing base folder of the globs removes nothing, and fails the plan, too", async (t) => {
   const here = await yard(t);
   const removed: string[] = [];
   const docs = pipeline("docs")
@@ -179,7 +179,7 @@ for (const [name, version] of [
   ["without a change of the stage", 1],
   ["after a change of its version", 2],
 ] as const)
-  test(`two identical files with reuse "bytes" and remove are not run again ${name}, and the one that goes is removed`, async (t) => {
+  test(`two identical files with reuse "bytes" and remove are not run again ${name}, and the missing one is removed`, async (t) => {
     const here = await yard(t);
     const ran: string[] = [];
     const removed: string[] = [];
@@ -209,7 +209,7 @@ for (const [name, version] of [
     assert.deepEqual(removed, ["a", "b"]);
   });
 
-test("a file that comes back as it was has the outputs that it had, also of stages that are not run again", async (t) => {
+test("a file that returns unchanged has its earlier outputs, also of stages that do not run again", async (t) => {
   const here = await yard(t);
   const docs = pipeline("docs")
     .source(files("**/*", { root: here.root }))

@@ -30,7 +30,7 @@ class Gate {
   }
 }
 
-test("a resumed build runs again what failed in it, and only that", async (t) => {
+test("a resumed build runs its failed targets again, and nothing else", async (t) => {
   const here = await yard(t);
   const state = { bad: ["b"], gate: new Gate() };
   const docs = pipeline("docs")
@@ -86,7 +86,7 @@ test("a target that fails again after the resume counts once, and `maxFailures` 
   assert.deepEqual(built.errors.map(({ target }) => target).sort(), ["a", "x", "y"]);
 });
 
-test("members that failed are run again first, and a gather that ran without them runs again with them", async (t) => {
+test("failed members run again first, and a gather that ran without them runs again with them", async (t) => {
   for (const partial of [true, false]) {
     const here = await yard(t);
     const state = { bad: partial ? ["b"] : [], badGather: !partial, gate: new Gate() };
@@ -140,7 +140,7 @@ test("members that failed are run again first, and a gather that ran without the
   }
 });
 
-test("children of an expand, an expand itself, and functions of the definition are tried again", async (t) => {
+test("failed children, expands and definition functions are retried", async (t) => {
   const here = await yard(t);
   const state = { isBad: true, gate: new Gate() };
   const isBad = (what: string, id: string): boolean => state.isBad && id === what;
@@ -201,7 +201,7 @@ test("children of an expand, an expand itself, and functions of the definition a
   assert.deepEqual(counts(built, "all").slice(2), [0, 0]);
 });
 
-test("a build that resumes from a budget pause runs again what failed", async (t) => {
+test("a build that resumes from a budget pause runs its failed targets again", async (t) => {
   const here = await yard(t);
   const state = { bad: "n0" };
   const docs = pipeline("docs", { budget: { usd: 2 } })
@@ -221,7 +221,7 @@ test("a build that resumes from a budget pause runs again what failed", async (t
   assert.deepEqual([counts(built, "pay"), built.spent.usd], [[4, 0, 0, 0], 5]);
 });
 
-test("a removal that failed is tried again when the build is resumed", async (t) => {
+test("a failed removal is retried when the build is resumed", async (t) => {
   const here = await yard(t);
   const state = { ids: ["a", "gone"], isBad: true, gate: null as Gate | null };
   const docs = pipeline("docs")

@@ -19,7 +19,7 @@ function lengths({ root, ran }: Yard, options: { text?: object; length?: object 
     });
 }
 
-test("a stage gets what the one before it has made, and the first of a file nothing", async (t) => {
+test("a stage gets the output of the one before it, and the first stage of a file gets none", async (t) => {
   const { succeed, root } = await yard(t).then((it) => (it.write({ a: "abc" }), it));
   const seen: unknown[] = [];
   const built = await succeed(
@@ -56,7 +56,7 @@ test("an unchanged build runs nothing, and one changed file runs its own stages"
   assert.deepEqual(await outputsOf(third, "length"), { a: 1, b: 4, "c/d": 3 });
 });
 
-test("a file that was only touched is not worked on again", async (t) => {
+test("a file that was only touched is not processed again", async (t) => {
   const here = await yard(t);
   here.write({ a: "1" });
   const docs = lengths(here);
@@ -67,7 +67,7 @@ test("a file that was only touched is not worked on again", async (t) => {
   assert.deepEqual(here.taken(), []);
 });
 
-test("a stage behind one that came out the same is not run", async (t) => {
+test("a stage after an unchanged output does not run", async (t) => {
   const here = await yard(t);
   const docs = () =>
     pipeline("docs")
@@ -82,7 +82,7 @@ test("a stage behind one that came out the same is not run", async (t) => {
   assert.deepEqual(here.taken(), ["count", "count", "double", "double"]);
 });
 
-test("a file that is again what it once was is not worked on again, and has its old output", async (t) => {
+test("a file that returns to earlier content is not processed again, and has its earlier output", async (t) => {
   const here = await yard(t);
   const docs = lengths(here);
   here.write({ a: "1" });
@@ -97,7 +97,7 @@ test("a file that is again what it once was is not worked on again, and has its 
   assert.equal(await here.hf.builds.output(built.id, "text", "a"), "1");
 });
 
-test("`uses` gives earlier outputs, those and no others, and they count", async (t) => {
+test("`uses` passes exactly the named earlier outputs, and their change counts", async (t) => {
   const here = await yard(t);
   const state = { title: "T", body: "B" };
   const seen: unknown[] = [];
@@ -119,7 +119,7 @@ test("`uses` gives earlier outputs, those and no others, and they count", async 
   assert.deepEqual(here.taken(), [], "what it does not use is not its business");
 });
 
-test("a glob in `match` lets others pass by with their input", async (t) => {
+test("a glob in `match` skips other targets, which keep their input", async (t) => {
   const here = await yard(t);
   here.write({ "a.md": "# a", "b.txt": "b" });
   const built = await here.succeed(
@@ -134,7 +134,7 @@ test("a glob in `match` lets others pass by with their input", async (t) => {
   assert.deepEqual(counts(built, "strip"), [1, 0, 0, 0]);
 });
 
-test("a predicate in `match` sees the input; what uses a stage that was passed by gets nothing of it", async (t) => {
+test("a predicate in `match` gets the input, and a skipped stage has no output to use", async (t) => {
   const here = await yard(t);
   const seen: unknown[] = [];
   const built = await here.succeed(
@@ -147,7 +147,7 @@ test("a predicate in `match` sees the input; what uses a stage that was passed b
   assert.deepEqual(seen.map((one) => JSON.stringify(one)).sort(), ['{"odd":"odd 1"}', '{"odd":"odd 3"}', "{}"]);
 });
 
-test("what a stage has made of a target that it no longer matches is removed, once, and is no output any more", async (t) => {
+test("the output of a stage that no longer matches a target is removed, once", async (t) => {
   const here = await yard(t);
   const state = { glob: "*" };
   const removed: unknown[] = [];
@@ -172,7 +172,7 @@ test("what a stage has made of a target that it no longer matches is removed, on
   assert.deepEqual(await outputsOf(await here.succeed(docs()), "index"), { "a.md": "indexed a.md", "b.txt": "indexed b.txt" });
 });
 
-test("another key, static or of a function, runs the stage again, and an equal one does not", async (t) => {
+test("a changed key, static or computed, runs the stage again, and an equal one does not", async (t) => {
   const here = await yard(t);
   here.write({ a: "1", b: "22" });
   await here.succeed(lengths(here, { length: { key: { model: "m", options: { x: 1, y: 2 } } } }));
@@ -187,7 +187,7 @@ test("another key, static or of a function, runs the stage again, and an equal o
   assert.deepEqual(here.taken(), ["length b"]);
 });
 
-test("a secret in a key counts, and is nowhere to be read", async (t) => {
+test("a secret in a key counts, and is stored nowhere", async (t) => {
   const here = await yard(t);
   here.write({ a: "1" });
   await here.succeed(lengths(here, { length: { key: { token: secret("hunter2") } } }));
@@ -208,7 +208,7 @@ test("a secret in a key counts, and is nowhere to be read", async (t) => {
   );
 });
 
-test("another version runs the stage again; edited code under the same version does not, and is warned of", async (t) => {
+test("a new version runs the stage again; edited code under the same version does not, and is warned about", async (t) => {
   const here = await yard(t);
   const source = items(() => ["a"], { id: (id) => id });
   const first = pipeline("docs")
@@ -232,7 +232,7 @@ test("another version runs the stage again; edited code under the same version d
   assert.deepEqual((await here.hf.builds.plan(raised)).warnings, []);
 });
 
-test("by bytes, a renamed or copied file is free, and has its output under its own name", async (t) => {
+test("by bytes, a renamed or copied file costs nothing, and has its output under its own name", async (t) => {
   const here = await yard(t);
   here.write({ a: "same", b: "other" });
   const docs = lengths(here, { text: { reuse: "bytes" }, length: { reuse: "bytes" } });
@@ -248,7 +248,7 @@ test("by bytes, a renamed or copied file is free, and has its output under its o
   assert.equal((await here.hf.builds.why(built.id, "text", "renamed")).ran, false);
 });
 
-test("by bytes, identical files that come at once are worked once", async (t) => {
+test("by bytes, identical files that arrive together are processed once", async (t) => {
   const here = await yard(t);
   here.write(Object.fromEntries(Array.from({ length: 12 }, (_, i) => [`f${i}`, `content ${i % 3}`])));
   const docs = lengths(here, { text: { reuse: "bytes" }, length: { reuse: "bytes" } });
@@ -264,14 +264,14 @@ test("by bytes, identical files that come at once are worked once", async (t) =>
   assert.equal(Object.keys(await outputsOf(built, "length")).length, 12);
 });
 
-test("without that, a copy is a target of its own", async (t) => {
+test("without reuse by bytes, a copy is a target of its own", async (t) => {
   const here = await yard(t);
   here.write({ a: "same", b: "same" });
   await here.succeed(lengths(here));
   assert.equal(here.ran.length, 4);
 });
 
-test("`rerun` makes a stage's results anew; what comes behind it runs only if they are others", async (t) => {
+test("`rerun` repeats a stage, and later stages run only if its outputs differ", async (t) => {
   const here = await yard(t);
   here.write({ a: "1", b: "2" });
   const docs = lengths(here);
@@ -291,7 +291,7 @@ test("`rerun` makes a stage's results anew; what comes behind it runs only if th
   assert.deepEqual(here.taken(), []);
 });
 
-test("`only` looks at the targets that it names, and at no others", async (t) => {
+test("`only` processes the named targets, and no others", async (t) => {
   const here = await yard(t);
   here.write({ "a.md": "1", "b.md": "2", "c/d.md": "3" });
   const docs = lengths(here);
@@ -303,7 +303,7 @@ test("`only` looks at the targets that it names, and at no others", async (t) =>
   assert.equal((await here.hf.builds.plan(docs)).removed, 1, "what was not looked at is not taken for gone");
 });
 
-test("`only` with the name of a stage runs nothing behind it", async (t) => {
+test("`only` with the name of a stage runs nothing after it", async (t) => {
   const here = await yard(t);
   here.write({ a: "1" });
   const docs = lengths(here);
@@ -314,7 +314,7 @@ test("`only` with the name of a stage runs nothing behind it", async (t) => {
   assert.deepEqual(here.taken(), ["length a"]);
 });
 
-test("names that there are not are refused before anything is written", async (t) => {
+test("unknown names are rejected before anything is written", async (t) => {
   const here = await yard(t);
   const docs = lengths(here);
   await assert.rejects(here.hf.builds.start(docs, { rerun: ["nope"] }), refusal("STAGE_UNKNOWN", /nope/));
@@ -323,7 +323,7 @@ test("names that there are not are refused before anything is written", async (t
   assert.deepEqual((await here.hf.builds.list()).items, []);
 });
 
-test("handlers share what belongs to any job: attempt, signal, checkpoint, follow-ups, one idempotency key for all attempts", async (t) => {
+test("handlers get the context of any job: attempt, signal, checkpoint, follow-ups, one idempotency key", async (t) => {
   const here = await yard(t);
   const keys: string[] = [];
   const built = await here.build(
@@ -344,7 +344,7 @@ test("handlers share what belongs to any job: attempt, signal, checkpoint, follo
   assert.equal(keys[0], keys[1]);
 });
 
-test("a key that throws, or is none, fails its target alone and says so", async (t) => {
+test("a key that throws or is invalid fails its target alone, with the reason", async (t) => {
   const here = await yard(t);
   const built = await here.build(
     pipeline("docs")
@@ -370,7 +370,7 @@ function doubtful(input: string): string {
   return (input === "date" ? new Date() : input) as string;
 }
 
-test("an item is given as it was listed, however its keys are ordered and whatever its version is", async (t) => {
+test("an item is passed as it was listed, whatever the order of its keys and its version", async (t) => {
   const here = await yard(t);
   const listed = [
     { title: "T", id: "a", body: "x".repeat(20_000) },

@@ -10,7 +10,7 @@ const ONE = items(() => [{ i: 1 }], { id: ({ i }) => String(i) });
 const TWO = items(() => [{ i: 1 }, { i: 2 }], { id: ({ i }) => String(i) });
 
 describe("time and money", () => {
-  test("an attempt that ran past its timeout is charged its estimate: what it has begun to pay for was not said yet", async (t) => {
+  test("an attempt past its timeout is charged its estimate, because it may have begun to pay", async (t) => {
     const { build } = await yard(t);
     const slow = pipeline("slow")
       .source(ONE)
@@ -23,7 +23,7 @@ describe("time and money", () => {
     assert.deepEqual([state, spent.usd], ["FAILED", 1]);
   });
 
-  test("to wait for room in the budget is no part of an attempt's time", async (t) => {
+  test("waiting for budget does not count as an attempt's time", async (t) => {
     const { build } = await yard(t);
     const tight = pipeline("tight", { budget: { usd: 1 } })
       .source(TWO)
@@ -37,7 +37,7 @@ describe("time and money", () => {
 });
 
 describe("what has to be answered at once", () => {
-  test("a match that is a promise fails its target", async (t) => {
+  test("a match that returns a promise fails its target", async (t) => {
     const { build } = await yard(t);
     const late = pipeline("late")
       .source(ONE)
@@ -49,7 +49,7 @@ describe("what has to be answered at once", () => {
 });
 
 describe("the name of an artifact", () => {
-  test("that leads out of an export is refused where it is given", async (t) => {
+  test("an artifact name that leaves an export folder is rejected where it is given", async (t) => {
     const { build } = await yard(t);
     const escaping = pipeline("escaping")
       .source(ONE)
@@ -61,7 +61,7 @@ describe("the name of an artifact", () => {
 });
 
 describe("a file that is swapped for a link out of its root while it is worked on", () => {
-  test("is gone: nothing of what the link leads to is read", async (t) => {
+  test("a file replaced by a link out of its root is removed, and nothing of the link's target is read", async (t) => {
     const { build, root, folder, write } = await yard(t);
     write({ "a.txt": "mine" });
     writeFileSync(join(folder, "secret.txt"), "secret");

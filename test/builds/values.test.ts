@@ -38,7 +38,7 @@ const BY: Record<string, Pick<Pipeline, "stage">> = {
     .stage("keyed", { key: ({ input }) => GIVEN[input] as object }, () => 1),
 };
 for (const [as, bent] of Object.entries(BY)) {
-  test(`what JSON would bend is refused ${as}, with its place`, async (t) => {
+  test(`a value that JSON would change is rejected ${as}, with its place`, async (t) => {
     const here = await yard(t);
     const { state, errors } = await here.build(bent.stage("never", {}, () => here.ran.push("never")));
     assert.equal(state, "FAILED");
@@ -48,7 +48,7 @@ for (const [as, bent] of Object.entries(BY)) {
   });
 }
 
-test("what JSON would bend is refused as an item, with its place", async (t) => {
+test("a value that JSON would change is rejected as an item, with its place", async (t) => {
   const here = await yard(t);
   for (const what of ["a Map", "a class instance"]) {
     const built = await here.build(pipeline("item").source(items(() => [GIVEN[what]], { id: () => "a" })));
@@ -57,7 +57,7 @@ test("what JSON would bend is refused as an item, with its place", async (t) => 
   }
 });
 
-test("what JSON would bend is refused as a key where that is given", async () => {
+test("a value that JSON would change is rejected as a key where it is given", async () => {
   for (const given of Object.values(GIVEN)) {
     assert.throws(
       () =>
@@ -80,7 +80,7 @@ const RARE: Record<string, unknown> = {
   empty: [{}, [], ""],
 };
 
-test("what is rare in JSON comes back exactly, from items, expands, outputs, checkpoints and jobs that follow", async (t) => {
+test("rare JSON values come back exactly, from items, expands, outputs, checkpoints and follow-ups", async (t) => {
   const here = await yard(t);
   const sent: Record<string, unknown> = {};
   const follow = job<{ id: string; value: unknown }>({ name: "follow", run: ({ input }) => void (sent[input.id] = input.value) });
@@ -116,7 +116,7 @@ test("what is rare in JSON comes back exactly, from items, expands, outputs, che
   assert.deepEqual(await outputsOf(await here.succeed(docs), "same"), outputs);
 });
 
-test("a property that is undefined is absent, for every reader, at once and later; undefined itself stays that", async (t) => {
+test("an undefined property is absent for every reader, and undefined itself stays undefined", async (t) => {
   const here = await yard(t);
   const names: string[] = [];
   const docs = pipeline("absent")
@@ -131,7 +131,7 @@ test("a property that is undefined is absent, for every reader, at once and late
   assert.deepEqual([again.stages["look"]?.ran, again.stages["look"]?.cached], [0, 1], "the key is what it was");
 });
 
-test("zero and minus zero are not the same item, output or key", async (t) => {
+test("zero and minus zero are different items, outputs and keys", async (t) => {
   const here = await yard(t);
   const state = { value: 0, key: 0 };
   const docs = () =>

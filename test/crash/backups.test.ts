@@ -13,7 +13,7 @@ const AT = STEPS.filter((step) => step.startsWith("backup:"));
 
 describe("a backup whose process is killed", { concurrency: 2 }, () => {
   for (const point of AT) {
-    test(`at ${point} is whole or not there, and the next one cleans up`, async (t) => {
+    test(`a backup killed at ${point} is whole or absent, and the next one cleans up`, async (t) => {
       const scene = new Scene(t);
       const hf = await scene.open();
       await hf.enqueueMany(workJob(scene.effects), [{}, {}, {}]);
@@ -39,7 +39,7 @@ describe("a backup whose process is killed", { concurrency: 2 }, () => {
 
 describe("before a migration", () => {
   for (const point of ["backup:copied", "backup:named", "backup:kept"]) {
-    test(`killed at ${point}, its backup is made once, and the next open migrates`, async (t) => {
+    test(`a migration killed at ${point} makes its backup once, and the next open migrates`, async (t) => {
       const scene = new Scene(t);
       becomeLater(t);
       oldDatabase(scene.path, "insert into orders values ('pen')");
@@ -61,7 +61,7 @@ describe("before a migration", () => {
 });
 
 describe("while another process commits all the time", () => {
-  test("a backup completes, blocks no other process, and holds everything that was acknowledged before it began", async (t) => {
+  test("a backup beside a busy writer completes, blocks no process, and holds everything acknowledged before it", async (t) => {
     const scene = new Scene(t);
     const hf = await scene.open();
     // Large enough that it takes a while.

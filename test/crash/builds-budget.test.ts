@@ -21,38 +21,42 @@ wherever(
   (stage, place) => {
     describe("a build with a budget, that is killed", { concurrency: 2 }, () => {
       for (const point of POINTS) {
-        test(`at ${point}, as it pauses, resumes with a token, and its spend is exact`, atPoint(place, point), async (t) => {
-          const scene = await stage(t);
-          const site = await documentsOf(scene, MANY);
-          const budget = { usd: 4 * PRICE };
-          // The fourth is the last for which there is money.
-          const after = { stage: "summarise", run: 4 };
-          const child = scene.start("builder", { root: site.root, budget, point, after, lasts: 100 });
-          await child.next("ready");
-          child.send({ type: "build" });
-          assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-          const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
-          const docs = documents(site.root, scene.effects);
-          const { id, state } = (await hf.builds.list()).items[0] as Build;
-          assert.equal(state, point === "build:committed" ? "BUDGET_PAUSE" : "CRASHED");
-          // Without a token it comes to the same pause; the token that died with the process is of no use.
-          let token = "";
-          if (state === "BUDGET_PAUSE") token = await hf.builds.mintToken(id);
-          else {
-            const paused = await (await hf.builds.resume(docs, id)).done();
-            assert.equal(paused.state, "BUDGET_PAUSE");
-            token = paused.token as string;
-          }
-          const { spent } = (await hf.builds.get(id)) as Build;
-          assert.ok(spent.usd <= budget.usd + 1e-9, `${spent.usd} of ${budget.usd}`);
-          assert.equal(summarised(scene), 4, "nothing was begun without money");
-          const done = await (await hf.builds.resume(docs, id, { token, budget: ENOUGH })).done();
-          assert.equal(done.state, "SUCCESS", done.reason);
-          await isRight(hf, scene, site, done, 1);
-        });
+        test(
+          `a build killed at ${point} while it pauses resumes with a token, and its spend is exact`,
+          atPoint(place, point),
+          async (t) => {
+            const scene = await stage(t);
+            const site = await documentsOf(scene, MANY);
+            const budget = { usd: 4 * PRICE };
+            // The fourth is the last for which there is money.
+            const after = { stage: "summarise", run: 4 };
+            const child = scene.start("builder", { root: site.root, budget, point, after, lasts: 100 });
+            await child.next("ready");
+            child.send({ type: "build" });
+            assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+            const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
+            const docs = documents(site.root, scene.effects);
+            const { id, state } = (await hf.builds.list()).items[0] as Build;
+            assert.equal(state, point === "build:committed" ? "BUDGET_PAUSE" : "CRASHED");
+            // Without a token it comes to the same pause; the token that died with the process is of no use.
+            let token = "";
+            if (state === "BUDGET_PAUSE") token = await hf.builds.mintToken(id);
+            else {
+              const paused = await (await hf.builds.resume(docs, id)).done();
+              assert.equal(paused.state, "BUDGET_PAUSE");
+              token = paused.token as string;
+            }
+            const { spent } = (await hf.builds.get(id)) as Build;
+            assert.ok(spent.usd <= budget.usd + 1e-9, `${spent.usd} of ${budget.usd}`);
+            assert.equal(summarised(scene), 4, "nothing was begun without money");
+            const done = await (await hf.builds.resume(docs, id, { token, budget: ENOUGH })).done();
+            assert.equal(done.state, "SUCCESS", done.reason);
+            await isRight(hf, scene, site, done, 1);
+          },
+        );
       }
 
-      test("again and again, and approved whenever it pauses, pays no more than what was in flight, and makes the same", async (t) => {
+      test("a build killed again and again, and approved at each pause, overspends at most what was in flight", async (t) => {
         const scene = await stage(t);
         const site = await documentsOf(scene, MANY);
         let usd = 4 * PRICE;

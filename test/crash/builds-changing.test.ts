@@ -18,7 +18,7 @@ wherever((stage, place) => {
   describe("a build that is killed while its files change", { concurrency: 2 }, () => {
     for (const seed of SEEDS)
       test(
-        `${KILLS} times is in the end what one from nothing would be, and nothing is done again (HOLDFAST_SEED=${seed})`,
+        `a build killed ${KILLS} times while its files change ends like one from nothing, and repeats nothing (HOLDFAST_SEED=${seed})`,
         inFile(place),
         async (t) => {
           const scene = await stage(t);
@@ -44,7 +44,7 @@ wherever((stage, place) => {
       );
 
     test(
-      "resumes behind its cursor, also if that file was removed, and finds files that changed or were removed before it",
+      "a killed listing resumes after its cursor, also if that file was removed, and finds earlier changes",
       inFile(place),
       async (t) => {
         const scene = await stage(t);

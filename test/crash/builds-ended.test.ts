@@ -13,7 +13,7 @@ wherever(
     describe("what an abandoned build leaves undone", { concurrency: 2 }, () => {
       for (const point of POINTS) {
         test(
-          `is cleared away by the next process, when the process that abandoned it was killed at ${point}`,
+          `leftover work of an abandoned build is cleared by the next process after a kill at ${point}`,
           atPoint(place, point),
           async (t) => {
             const scene = await stage(t);
@@ -41,7 +41,7 @@ wherever(
 
       for (const point of ["cancel:begun", "cancel:written", "cancel:committed"]) {
         test(
-          `is claimed by no worker, when the process that started the next build was killed at ${point}`,
+          `leftover work of an abandoned build is claimed by no worker after a kill at ${point} of the next start`,
           atPoint(place, point),
           async (t) => {
             const scene = await stage(t);

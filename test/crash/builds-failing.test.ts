@@ -21,52 +21,60 @@ wherever(
   (stage, place) => {
     describe("a build with targets that fail, and that is killed", { concurrency: 2 }, () => {
       for (const point of POINTS) {
-        test(`at ${point}, ends as one that was not`, atPoint(place, point), async (t) => {
-          const scene = await stage(t);
-          const site = await documentsOf(scene, MANY);
-          // The last point comes after all that could be done.
-          const after = point.startsWith("settle")
-            ? { stage: "summarise", run: 2 }
-            : { stage: "index", run: 2 * (MANY - BAD.length) };
-          const child = scene.start("builder", { root: site.root, bad: BAD, point, after });
-          await child.next("ready");
-          child.send({ type: "build" });
-          assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-          await endsFailed(scene, site.root, 1);
-          await isMended(scene, site);
-        });
+        test(
+          `a build with failing targets killed at ${point} ends like one that was not killed`,
+          atPoint(place, point),
+          async (t) => {
+            const scene = await stage(t);
+            const site = await documentsOf(scene, MANY);
+            // The last point comes after all that could be done.
+            const after = point.startsWith("settle")
+              ? { stage: "summarise", run: 2 }
+              : { stage: "index", run: 2 * (MANY - BAD.length) };
+            const child = scene.start("builder", { root: site.root, bad: BAD, point, after });
+            await child.next("ready");
+            child.send({ type: "build" });
+            assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+            await endsFailed(scene, site.root, 1);
+            await isMended(scene, site);
+          },
+        );
       }
 
       for (const point of RESUMING) {
-        test(`and killed again at ${point} of its resume, runs each failed target again`, atPoint(place, point), async (t) => {
-          const scene = await stage(t);
-          const site = await documentsOf(scene, MANY);
-          const holds = { stage: "index", target: "000.txt/line 0" };
-          const first = scene.start("builder", { root: site.root, bad: BAD, holds });
-          await first.next("ready");
-          first.send({ type: "build" });
-          const { id } = await first.next("leading");
-          await first.next("holding");
-          const failed = async () => Number((await scene.witness.query("select failed from {builds}"))[0]?.["failed"]);
-          while ((await failed()) < BAD.length) await passes(1);
-          first.kill();
-          await first.end();
-          const second = scene.start("builder", { root: site.root, point });
-          await second.next("ready");
-          second.send({ type: "build", resume: id });
-          assert.equal((await second.end()).signal, "SIGKILL", second.stderr);
-          const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
-          const handle = await hf.builds.resume(documents(site.root, scene.effects), id as string);
-          const { state, reason, stages, errors } = await handle.done();
-          assert.deepEqual([state, errors], ["SUCCESS", []], reason);
-          for (const [name, { failed, left }] of Object.entries(stages)) assert.deepEqual([failed, left], [0, 0], name);
-          assert.deepEqual([stages["summarise"]?.ran, stages["index"]?.ran], [MANY, 2 * MANY]);
-          assert.equal(await madeBy(hf, handle.id), await site.expected());
-          await hf.close();
-        });
+        test(
+          `a build with failing targets killed again at ${point} of its resume runs each failed target again`,
+          atPoint(place, point),
+          async (t) => {
+            const scene = await stage(t);
+            const site = await documentsOf(scene, MANY);
+            const holds = { stage: "index", target: "000.txt/line 0" };
+            const first = scene.start("builder", { root: site.root, bad: BAD, holds });
+            await first.next("ready");
+            first.send({ type: "build" });
+            const { id } = await first.next("leading");
+            await first.next("holding");
+            const failed = async () => Number((await scene.witness.query("select failed from {builds}"))[0]?.["failed"]);
+            while ((await failed()) < BAD.length) await passes(1);
+            first.kill();
+            await first.end();
+            const second = scene.start("builder", { root: site.root, point });
+            await second.next("ready");
+            second.send({ type: "build", resume: id });
+            assert.equal((await second.end()).signal, "SIGKILL", second.stderr);
+            const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
+            const handle = await hf.builds.resume(documents(site.root, scene.effects), id as string);
+            const { state, reason, stages, errors } = await handle.done();
+            assert.deepEqual([state, errors], ["SUCCESS", []], reason);
+            for (const [name, { failed, left }] of Object.entries(stages)) assert.deepEqual([failed, left], [0, 0], name);
+            assert.deepEqual([stages["summarise"]?.ran, stages["index"]?.ran], [MANY, 2 * MANY]);
+            assert.equal(await madeBy(hf, handle.id), await site.expected());
+            await hf.close();
+          },
+        );
       }
 
-      test("again and again, fails those targets alone, and the next build has to do only them", async (t) => {
+      test("a build with failing targets killed again and again fails those alone, and the next build runs only them", async (t) => {
         const scene = await stage(t);
         const site = await documentsOf(scene, MANY);
         let id: string | undefined;

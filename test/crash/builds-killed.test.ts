@@ -31,7 +31,7 @@ wherever((stage, place) => {
   describe("a build that is killed", { concurrency: 3 }, () => {
     for (const [at, [name, { operation, after, how }]] of KILLS.entries()) {
       for (const moment of selectVariant(MOMENTS, at)) {
-        test(`at ${operation}:${moment}, ${name}, resumes where it was`, firstOnServer(place, 7, at), async (t) => {
+        test(`a build killed at ${operation}:${moment}, ${name}, resumes`, firstOnServer(place, 7, at), async (t) => {
           const scene = await stage(t);
           const site = await documentsOf(scene, 6);
           const child = scene.start("builder", { root: site.root, point: `${operation}:${moment}`, after, ...how });
@@ -43,7 +43,7 @@ wherever((stage, place) => {
       }
     }
 
-    test("half way through has spent as much in the end as one that was not, and made the same", inFile(place), async (t) => {
+    test("a build killed half way spends as much as one that was not killed, with the same results", inFile(place), async (t) => {
       const scene = await stage(t);
       const many = LONG ? 200 : 40;
       const site = await documentsOf(scene, many);
@@ -58,7 +58,7 @@ wherever((stage, place) => {
       assert.ok(spent <= (many + 8) * PRICE + 1e-9, `${spent} was spent`);
     });
 
-    test("by one of its own targets, time and again, continues without that target", inFile(place), async (t) => {
+    test("a build killed repeatedly by one of its own targets continues without that target", inFile(place), async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 5);
       let id: string | undefined;
@@ -84,7 +84,7 @@ wherever((stage, place) => {
       assert.equal(died.length, 2, "it was tried as often as it may crash");
     });
 
-    test("again and again ends all the same, and pays no more than what was in flight", inFile(place), async (t) => {
+    test("a build killed again and again ends, and overspends at most what was in flight", inFile(place), async (t) => {
       const scene = await stage(t);
       const site = await documentsOf(scene, 30);
       let id: string | undefined;

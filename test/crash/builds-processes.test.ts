@@ -15,7 +15,7 @@ wherever((stage, place) => {
       void nodeTest(name, firstOnServer(place, 3, position++), body);
     };
 
-    test("ten in a row, with one file changed each time, run exactly that file's stages", async (t) => {
+    test("ten builds in a row, with one file changed each time, run exactly that file's stages", async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 12);
       const child = scene.start("builder", { root });
@@ -34,7 +34,7 @@ wherever((stage, place) => {
       }
     });
 
-    test("a file that is rewritten during its stage has no output under its old fingerprint", async (t) => {
+    test("a file rewritten during its stage has no output under its old fingerprint", async (t) => {
       const scene = await stage(t);
       const site = await documentsOf(scene, 3);
       const child = scene.start("builder", { root: site.root, holds: { stage: "read", target: "001.txt" } });
@@ -55,7 +55,7 @@ wherever((stage, place) => {
       assert.deepEqual(counted(ranSoFar(scene.effects), "001.txt"), ["read 2", "summarise 1", "lines 1"]);
     });
 
-    test("of two processes that start at once one leads, and the other's error names the leader", async (t) => {
+    test("of two processes that start at once one is the orchestrator, and the other's error names it", async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 3);
       const holds = { stage: "book", target: "book" };
@@ -95,7 +95,7 @@ wherever((stage, place) => {
       assert.deepEqual(await stateOf(scene, build), { state: "CRASHED", reason: "orchestrator_lost" });
     });
 
-    test("a build whose orchestrator was killed with no other process there is CRASHED at the next open, and can be resumed", async (t) => {
+    test("a build whose orchestrator was killed alone is CRASHED at the next open, and can be resumed", async (t) => {
       const scene = await stage(t);
       const site = await documentsOf(scene, 3);
       const leader = await building(scene, site, { holds: { stage: "book", target: "book" } });
@@ -111,7 +111,7 @@ wherever((stage, place) => {
       assert.deepEqual(ranSoFar(scene.effects).slice(before).map(nameOf), ["book book"]);
     });
 
-    test("a worker in another process does a build's work, and continues when the orchestrator's own process has no worker", async (t) => {
+    test("a worker in another process does a build's work, also if the orchestrator's process has no worker", async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 20);
       const worker = scene.start("builder", { root, works: true, concurrency: 2 });
@@ -125,7 +125,7 @@ wherever((stage, place) => {
       assert.deepEqual(twice(ranSoFar(scene.effects)), []);
     });
 
-    test("an orchestrator that was stopped, and whose lock was broken, writes nothing when it wakes up", async (t) => {
+    test("an orchestrator that was stopped, and whose lock was broken, writes nothing when it continues", async (t) => {
       const scene = await stage(t);
       const site = await documentsOf(scene, 4);
       const zombie = await building(scene, site, { holds: { stage: "read", target: "002.txt" } });

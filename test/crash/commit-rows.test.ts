@@ -10,7 +10,7 @@ const DEATHS = ["settle:begun", "inside the callback", "settle:written", "settle
 wherever((stage) => {
   describe("a process with a `commit` callback is killed", { concurrency: 2 }, () => {
     for (const dies of DEATHS) {
-      test(`at ${dies}: its row is there exactly when its success is, and once in the end`, async (t) => {
+      test(`after a kill at ${dies} the row exists exactly if the success does, and once in the end`, async (t) => {
         const scene = await stage(t);
         await scene.witness.query("create table orders (job text)");
         const child = scene.start("committer", { dies });

@@ -77,7 +77,7 @@ wherever((stage, place) => {
         );
       }
 
-      test("that dies is replaced within a second by one that stands by", firstOnServer(place, 3, nth), async (t) => {
+      test("a dead deliverer is replaced within a second by a waiting one", firstOnServer(place, 3, nth), async (t) => {
         const best = await bestOfThree(1_000, async () => {
           const { scene, outlet, hf } = await stageFor(stage, t, outletFor);
           const first = await start(scene, outlet);
@@ -103,7 +103,7 @@ wherever((stage, place) => {
     ["settle", "job.succeeded"],
   ] as const) {
     for (const moment of variantsAt(place, MOMENTS, type.length)) {
-      test(`a worker killed at ${operation}:${moment}: the event is there exactly when its change is`, async (t) => {
+      test(`a worker killed at ${operation}:${moment} leaves the event exactly if it leaves the change`, async (t) => {
         const scene = await stage(t);
         const hf = await scene.open();
         const { id } = await hf.enqueue(telling, 1);
@@ -118,7 +118,7 @@ wherever((stage, place) => {
   }
 
   for (const moment of variantsAt(place, MOMENTS)) {
-    test(`a deliverer killed at sink:${moment}, while it registers: its sink is known from the commit on, and the next deliverer continues`, async (t) => {
+    test(`a deliverer killed at sink:${moment} leaves its sink from the commit on, and the next deliverer continues`, async (t) => {
       const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a file"] as NonNullable<(typeof OUTLETS)[string]>);
       const child = scene.start("deliverer", { ...outlet.told, point: `sink:${moment}` });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
@@ -160,7 +160,7 @@ wherever((stage, place) => {
 
   for (const seed of SEEDS)
     test(
-      `deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out (HOLDFAST_SEED=${seed})`,
+      `deliverers killed at random, with a webhook that fails now and then, skip nothing (HOLDFAST_SEED=${seed})`,
       inFile(place),
       async (t) => {
         const scene = await stage(t);

@@ -7,7 +7,7 @@ import { Scene } from "./scene.ts";
 const PROCESSES = 4;
 const JOBS = LONG ? 5_000 : 2_000;
 
-test(`four processes produce ${JOBS} jobs each and work on one file: nothing lost, nothing twice, no BUSY`, async (t) => {
+test(`four processes that add ${JOBS} jobs each and work on one file lose nothing, repeat nothing and see no BUSY`, async (t) => {
   const scene = new Scene(t);
   await scene.prepare();
   const children = Array.from({ length: PROCESSES }, () => scene.start("producer-worker", { produces: JOBS }));

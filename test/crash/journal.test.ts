@@ -8,7 +8,7 @@ import { Scene } from "./scene.ts";
 
 describe("a journal whose writer is killed", () => {
   for (const point of ["drain:written", "drain:removed"]) {
-    test(`at ${point} has every change once, and leads to everything that was acknowledged`, async (t) => {
+    test(`a journal killed at ${point} has every change once, and leads to everything that was acknowledged`, async (t) => {
       const scene = new Scene(t);
       const backup = join(scene.folder, "backup.db");
       {

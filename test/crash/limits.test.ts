@@ -38,7 +38,7 @@ interface Watched {
 
 function limitsHold(place: Place, make: (t: TestContext) => Promise<Watched>, pending: number): void {
   test(
-    `limit 2, eight workers, one key with ${pending.toLocaleString("en")} pending ahead of ten others: never three run, and the others start`,
+    `with limit 2 and eight workers, ${pending.toLocaleString("en")} jobs of one key never run three at once, and other keys start`,
     inFile(place),
     async (t) => {
       const { scene, overLimit, checkCounters } = await make(t);
@@ -72,7 +72,7 @@ function limitsHold(place: Place, make: (t: TestContext) => Promise<Watched>, pe
 
   for (const seed of SEEDS)
     test(
-      `workers that hold limited jobs are killed at random: each slot comes back, once, and all is done (HOLDFAST_SEED=${seed})`,
+      `killed workers with limited jobs free each slot once, and all jobs are done (HOLDFAST_SEED=${seed})`,
       inFile(place),
       async (t) => {
         const { scene, overLimit, checkCounters, counters } = await make(t);

@@ -43,7 +43,7 @@ describe("who is alive", { concurrency: 2 }, () => {
   });
 
   test(
-    "two workers that are both pid 1: no live job is reclaimed, a killed one's job runs again within a second",
+    "of two workers with pid 1, no live job is reclaimed, and a killed one's job runs again within a second",
     { skip: noNamespace ?? false },
     async (t) => {
       const scene = new Scene(t);
@@ -88,7 +88,7 @@ describe("who is alive", { concurrency: 2 }, () => {
     },
   );
 
-  test("the next process that opens the database finds what a killed process has left, before it works on anything", async (t) => {
+  test("the next process that opens the database reclaims a killed process's work before it works", async (t) => {
     const scene = new Scene(t);
     await scene.prepare();
     const before = await scene.open();
@@ -123,7 +123,7 @@ describe("who is alive", { concurrency: 2 }, () => {
     await checkInvariants(scene, hf);
   });
 
-  test("one past its timeout loses its job, also while it blocks the event loop", async (t) => {
+  test("a handler past its timeout loses its job, also while it blocks the event loop", async (t) => {
     const scene = new Scene(t);
     await scene.prepare();
     const hf = await scene.open();
@@ -148,7 +148,7 @@ describe("who is alive", { concurrency: 2 }, () => {
     await checkInvariants(scene, hf);
   });
 
-  test("a job past its timeout is tried again by another worker while its first handler continues and ignores its signal", async (t) => {
+  test("a job past its timeout is retried by another worker while its first handler ignores its signal", async (t) => {
     const scene = new Scene(t);
     await scene.prepare();
     const hf = await scene.open();

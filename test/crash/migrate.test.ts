@@ -13,7 +13,7 @@ const CROWD = LONG ? 200 : 20;
 const ROUNDS = LONG ? 300 : 40;
 
 describe("a new file", () => {
-  test("opened by two processes at once, many times: both succeed, and there is one schema", async (t) => {
+  test("two processes that create a file at once both succeed, with one schema", async (t) => {
     const scene = new Scene(t);
     const openers = [scene.start("opener"), scene.start("opener")];
     for (const opener of openers) await opener.next("ready");
@@ -33,7 +33,7 @@ describe("a new file", () => {
     }
   });
 
-  test(`opened by ${CROWD} processes at once: all succeed`, async (t) => {
+  test(`${CROWD} processes that create a file at once all succeed`, async (t) => {
     const scene = new Scene(t);
     const path = join(scene.folder, "crowd.db");
     const openers = [];
@@ -51,7 +51,7 @@ describe("a new file", () => {
     assert.equal(new Set(answers.map(({ databaseId }) => databaseId)).size, 1);
   });
 
-  test("whose maker is killed in the middle while another process opens it: that one completes it", async (t) => {
+  test("a file whose creator is killed while another process opens it is completed by that process", async (t) => {
     const scene = new Scene(t);
     const opener = scene.start("opener");
     await opener.next("ready");
@@ -75,7 +75,7 @@ describe("a new file", () => {
 
 describe("a file of the schema before", () => {
   for (const moment of ["begun", "written", "committed"]) {
-    test(`killed at migrate:${moment}: the next open completes it, and the audit is one chain`, async (t) => {
+    test(`a migration killed at migrate:${moment} is completed by the next open, and the audit is one chain`, async (t) => {
       const scene = new Scene(t);
       becomeLater(t);
       oldDatabase(scene.path);

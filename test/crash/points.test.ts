@@ -175,7 +175,7 @@ wherever((stage, place) => {
       if ((operation === "build" || operation === "beat") && place === "server") continue;
       for (const moment of variantsAt(place, MOMENTS, at)) {
         test(
-          `${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`,
+          `${operation}:${moment} loses nothing, repeats nothing and leaves nothing stuck`,
           firstOnServer(place, 3, at),
           async (t) => {
             const scene = await stage(t, { bare: operation === "migrate" });

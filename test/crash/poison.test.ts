@@ -8,7 +8,7 @@ import { inFile, wherever } from "./wherever.ts";
 const INNOCENTS = 15;
 
 wherever((stage, place) => {
-  test("one poison job among 15 long innocents: only the poison is quarantined", inFile(place), async (t) => {
+  test("of one poison job among 15 long jobs, only the poison job is quarantined", inFile(place), async (t) => {
     const scene = await stage(t);
     const hf = await scene.open();
     const work = workJob(scene.effects, { crashes: 3 });

@@ -11,7 +11,7 @@ const OPERATIONS = { producer: ["enqueue"], worker: ["claim", "settle", "reclaim
 
 wherever((stage) => {
   for (const seed of SEEDS)
-    test(`producers and workers killed at random lose nothing, do nothing twice and leave nothing stuck (HOLDFAST_SEED=${seed})`, async (t) => {
+    test(`producers and workers killed at random lose nothing, repeat nothing and leave nothing stuck (HOLDFAST_SEED=${seed})`, async (t) => {
       const scene = await stage(t);
       const end = performance.now() + LASTS;
       let killed = 0;

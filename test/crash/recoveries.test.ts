@@ -28,7 +28,7 @@ wherever((stage, place) => {
       void test(promise, firstOnServer(place, 2, turn++), attempt);
     };
 
-    test("the next process that opens the database reclaims all of it, and writes one report that says so", async (t) => {
+    test("the next process that opens the database reclaims everything, and writes one report", async (t) => {
       const scene = await stage(t);
       const doomed = await leftBehind(scene);
       const hf = await scene.open({});
@@ -74,7 +74,7 @@ wherever((stage, place) => {
     for (const [turn, step] of STEPS.entries()) {
       for (const moment of variantsAt(place, MOMENTS, turn)) {
         test(
-          `killed at ${step}:${moment}, the next process continues it: nothing is left, or counted twice`,
+          `a recovery killed at ${step}:${moment} is continued by the next process: nothing is left, or counted twice`,
           firstOnServer(place, 2, turn),
           async (t) => {
             const scene = await stage(t);
@@ -99,7 +99,7 @@ wherever((stage, place) => {
       }
     }
 
-    trial("several who open at the same instant make one report of it", async (t) => {
+    trial("several processes that open at once write one report", async (t) => {
       const scene = await stage(t);
       await leftBehind(scene);
       const openers = Array.from({ length: 3 }, () => scene.start("recoverer"));
@@ -135,7 +135,7 @@ wherever((stage, place) => {
       assert.equal((await hf.recovery.history()).length, 1);
     });
 
-    trial("a process that went down with its host is reported, and no crash is charged to its jobs", async (t) => {
+    trial("a process that died with its host is reported, and no crash is counted for its jobs", async (t) => {
       const scene = await stage(t);
       await leftBehind(scene);
       await scene.witness.query("update {processes} set boot = 'an earlier one' returning id");
@@ -145,7 +145,7 @@ wherever((stage, place) => {
       assert.deepEqual(new Set(items.map(({ crashes, attempt }) => `${crashes} ${attempt}`)), new Set(["0 0"]));
     });
 
-    test("the database is checked when all is given back: what is wrong stands open until it is acknowledged", async (t) => {
+    test("the database is checked after everything is reclaimed, and findings stay open until they are acknowledged", async (t) => {
       const scene = await stage(t);
       await leftBehind(scene);
       const hash = "a".repeat(64);
@@ -165,7 +165,7 @@ wherever((stage, place) => {
     });
 
     for (const finder of ["who opens next", "who has been there all the time"] as const) {
-      test(`what the dead one was writing beside the database is removed by ${finder}`, async (t) => {
+      test(`temporary files of the dead process beside the database are removed by ${finder}`, async (t) => {
         const scene = await stage(t);
         const artifacts = artifactsOf(scene);
         const drafts = () => readdirSync(join(artifacts, "tmp"));
@@ -189,7 +189,7 @@ wherever((stage, place) => {
     }
 
     if (place === "file") {
-      test("the log that it has left is in the database when the report is there", async (t) => {
+      test("the WAL of the dead process is checkpointed when the report is written", async (t) => {
         const scene = await stage(t);
         await leftBehind(scene);
         const hf = await scene.open({});
@@ -216,7 +216,7 @@ wherever((stage, place) => {
       assert.equal(by, `holdfast recover (pid ${process.pid} on ${hostname()}, by anna)`);
     });
 
-    test("by hand: who is started beside workers is not refused for one that they are about to bury", async (t) => {
+    test("with manual recovery, a process started beside workers is not rejected for a process that they are about to recover", async (t) => {
       const scene = await stage(t);
       const doomed = await handsFull(scene);
       const worker = await scene.worker();
@@ -230,52 +230,49 @@ wherever((stage, place) => {
       await worker.end();
     });
 
-    trial(
-      "by hand: what is left is read and shown as it is, and nothing is written, until an operator starts the recovery",
-      async (t) => {
-        const scene = await stage(t);
-        const doomed = await leftBehind(scene);
-        const tables = ["jobs", "processes", "locks", "leads", "builds", "recoveries", "audit"];
-        const everything = () => Promise.all(tables.map((table) => scene.witness.query(`select * from {${table}} order by 1`)));
-        const before = await everything();
-        const hf = await scene.open({ recovery: "manual" });
-        assert.equal((await hf.jobs.counts()).running, JOBS);
-        const plan = await hf.recovery.preview();
-        assert.deepEqual(
-          [
-            plan?.crashed.map(({ pid }) => pid),
-            plan?.jobs,
-            plan?.builds.length,
-            plan?.locks,
-            plan?.orchestratorLocks,
-            plan?.continues,
-          ],
-          [[doomed.pid], JOBS, 1, ["alone", "nightly"], ["docs"], false],
-        );
-        const work = workJob(scene.effects);
-        const refused = { code: "RECOVERY_PENDING", hint: /holdfast recover --apply/ };
-        await assert.rejects(hf.enqueue(work, {}), refused);
-        await assert.rejects(hf.claim("work", { worker: "me" }), refused);
-        await assert.rejects(hf.lock("another").acquire("me", "1m"), refused);
-        await assert.rejects(hf.recovery.recoverStale(), refused);
-        await assert.rejects(hf.queues.pause("work"), refused);
-        assert.throws(() => hf.work([work]), refused);
-        await assert.rejects(scene.open({}), refused, "nor by another handle of this process");
-        assert.deepEqual(await everything(), before);
-        await hf.close();
-        assert.deepEqual(await everything(), before);
+    trial("with manual recovery, nothing is written until an operator starts it, and the database can be read", async (t) => {
+      const scene = await stage(t);
+      const doomed = await leftBehind(scene);
+      const tables = ["jobs", "processes", "locks", "leads", "builds", "recoveries", "audit"];
+      const everything = () => Promise.all(tables.map((table) => scene.witness.query(`select * from {${table}} order by 1`)));
+      const before = await everything();
+      const hf = await scene.open({ recovery: "manual" });
+      assert.equal((await hf.jobs.counts()).running, JOBS);
+      const plan = await hf.recovery.preview();
+      assert.deepEqual(
+        [
+          plan?.crashed.map(({ pid }) => pid),
+          plan?.jobs,
+          plan?.builds.length,
+          plan?.locks,
+          plan?.orchestratorLocks,
+          plan?.continues,
+        ],
+        [[doomed.pid], JOBS, 1, ["alone", "nightly"], ["docs"], false],
+      );
+      const work = workJob(scene.effects);
+      const refused = { code: "RECOVERY_PENDING", hint: /holdfast recover --apply/ };
+      await assert.rejects(hf.enqueue(work, {}), refused);
+      await assert.rejects(hf.claim("work", { worker: "me" }), refused);
+      await assert.rejects(hf.lock("another").acquire("me", "1m"), refused);
+      await assert.rejects(hf.recovery.recoverStale(), refused);
+      await assert.rejects(hf.queues.pause("work"), refused);
+      assert.throws(() => hf.work([work]), refused);
+      await assert.rejects(scene.open({}), refused, "nor by another handle of this process");
+      assert.deepEqual(await everything(), before);
+      await hf.close();
+      assert.deepEqual(await everything(), before);
 
-        const operator = await scene.open();
-        await operator.recovery.recoverStale();
-        assert.deepEqual(countsOf(await lastReport(operator)), LEFT);
-        await operator.close();
-        const after = await scene.open({ recovery: "manual" });
-        assert.equal(await after.recovery.preview(), null);
-        assert.equal((await after.enqueue(work, {})).duplicate, false, "with nothing to recover it is as any other");
-      },
-    );
+      const operator = await scene.open();
+      await operator.recovery.recoverStale();
+      assert.deepEqual(countsOf(await lastReport(operator)), LEFT);
+      await operator.close();
+      const after = await scene.open({ recovery: "manual" });
+      assert.equal(await after.recovery.preview(), null);
+      assert.equal((await after.enqueue(work, {})).duplicate, false, "with nothing to recover it is as any other");
+    });
 
-    trial("who stops, or has nothing more to do, leaves no report", async (t) => {
+    trial("a process that stops, or has nothing left to do, leaves no report", async (t) => {
       const scene = await stage(t);
       const stopped = await opened(scene);
       stopped.send({ type: "close" });

@@ -57,7 +57,7 @@ for (const [place, where, skip] of [
   ["in a file", file, false],
   ["on PostgreSQL", onServer, noServer],
 ] as const) {
-  test(`the newest input that was acknowledged runs after kills of its process, ${place}`, { skip }, async (t) => {
+  test(`the newest acknowledged input runs after kills of its process, ${place}`, { skip }, async (t) => {
     const random = new Random(Number(process.env["HOLDFAST_SEED"] ?? 1));
     const path = await where(t);
     let last = 0;

@@ -13,7 +13,7 @@ describe("a server that is restarted under its workers", { skip: noRestart }, ()
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  test(`${WORKERS} workers, the server restarted ${RESTARTS} times during ${JOBS.toLocaleString("en")} jobs: nothing lost, nothing committed twice, no worker needs a restart`, async (t) => {
+  test(`${WORKERS} workers and ${RESTARTS} restarts of the server during ${JOBS.toLocaleString("en")} jobs: nothing lost, nothing committed twice, no worker restarted`, async (t) => {
     const scene = new Scene(t, server);
     await scene.prepare();
     const produces = JOBS / WORKERS;

@@ -34,7 +34,7 @@ async function refused(child: Child): Promise<unknown> {
 
 describe("a restore whose process is killed", { concurrency: 2 }, () => {
   for (const point of AT) {
-    test(`at ${point} leaves the database as it was, or is completed by the next process that opens it`, async (t) => {
+    test(`a restore killed at ${point} leaves the database unchanged, or is completed by the next open`, async (t) => {
       const scene = new Scene(t);
       const { backup, kept, lost } = await prepared(scene);
       const child = scene.start("restorer", { backup, point });
@@ -57,7 +57,7 @@ describe("a restore whose process is killed", { concurrency: 2 }, () => {
 });
 
 describe("while a process has the database open, it is not restored", () => {
-  test("a worker, whether it runs or is stopped; when it is killed, it is", async (t) => {
+  test("a database is not restored while a worker has it open, running or stopped, and is after a kill", async (t) => {
     const scene = new Scene(t);
     const { backup, kept, lost } = await prepared(scene);
     const worker = scene.start("holder");
@@ -75,7 +75,7 @@ describe("while a process has the database open, it is not restored", () => {
     assert.deepEqual(await ids(before), [kept, lost], "what was there is kept, with its log");
   });
 
-  test("a program that knows nothing of Holdfast", { skip: process.platform !== "linux" }, async (t) => {
+  test("a database is not restored while another program has it open", { skip: process.platform !== "linux" }, async (t) => {
     const scene = new Scene(t);
     const { backup } = await prepared(scene);
     const stranger = scene.start("stranger");
@@ -87,7 +87,7 @@ describe("while a process has the database open, it is not restored", () => {
   });
 });
 
-test("a rollback journal of the database that was there is kept with it, and never played into the new one", async (t) => {
+test("the rollback journal of the replaced database is kept with it, and never applied to the new one", async (t) => {
   const scene = new Scene(t);
   const { backup, kept } = await prepared(scene);
   // What a program leaves that is killed in the middle of a transaction, with the other kind of log.
@@ -104,7 +104,7 @@ test("a rollback journal of the database that was there is kept with it, and nev
   assert.deepEqual(await ids(await scene.open()), [kept]);
 });
 
-test("processes that open the database at any instant of a restore lose nothing that was acknowledged, and damage nothing", async (t) => {
+test("processes that open the database during a restore lose nothing acknowledged, and damage nothing", async (t) => {
   const scene = new Scene(t);
   const { backup } = await prepared(scene);
   const visitors = [scene.start("visitor"), scene.start("visitor")];

@@ -28,7 +28,7 @@ async function ids(hf: Holdfast): Promise<string[]> {
 
 describe("a salvage whose process is killed", { concurrency: 2 }, () => {
   for (const point of AT) {
-    test(`at ${point} leaves the damaged database as it was, or is completed by the next process that opens it`, async (t) => {
+    test(`a salvage killed at ${point} leaves the damaged database unchanged, or is completed by the next open`, async (t) => {
       const scene = new Scene(t);
       const { backup, ids: expected } = await prepared(scene);
       const child = scene.start("salvager", { backup, point });
@@ -50,7 +50,7 @@ describe("a salvage whose process is killed", { concurrency: 2 }, () => {
   }
 });
 
-test("while a process has the database open, it is not salvaged", async (t) => {
+test("a database is not salvaged while a process has it open", async (t) => {
   const scene = new Scene(t);
   const hf = await open(scene.path);
   const refused = await scene.start("salvager", { backup: null }).next("refused");

@@ -20,7 +20,7 @@ const SECOND = 1_000;
 const TICKS = 3;
 
 wherever((stage, place) => {
-  test("four processes with one schedule, none killed: each tick is one job, at its second", inFile(place), async (t) => {
+  test("four processes with one schedule create one job for each tick, at its second", inFile(place), async (t) => {
     const scene = await stage(t);
     const children = Array.from({ length: PROCESSES }, () => scene.start("scheduler"));
     for (const child of children) await child.next("ready");
@@ -32,7 +32,7 @@ wherever((stage, place) => {
 
   for (const seed of SEEDS)
     test(
-      `processes with one schedule, killed in the middle of its ticks and at random: each tick is one job (HOLDFAST_SEED=${seed})`,
+      `processes with one schedule killed at ticks and at random create one job for each tick (HOLDFAST_SEED=${seed})`,
       inFile(place),
       async (t) => {
         const scene = await stage(t);

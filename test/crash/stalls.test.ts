@@ -29,26 +29,29 @@ wherever((stage, place) => {
     void test(promise, firstOnServer(place, 3, turn++), attempt);
   };
   describe("a lease that runs out under a living process", { concurrency: 3 }, () => {
-    trial("a process stopped for longer than its lease loses its job within a lease; its late success is refused", async (t) => {
-      const { scene, hf } = await setUp(stage, t);
-      const took = await bestOfThree(RECLAIMED, async () => {
-        const { stopped, other, id } = await pair(scene, hf);
-        const took = await takenOver(scene, stopped, other);
-        other.send({ type: "finish" });
-        await hf.jobs.wait(id);
-        stopped.send({ type: "finish" });
-        stopped.kill("SIGCONT");
-        // It tries to commit, or notices first.
-        const { code } = await stopped.next("aborted");
-        assert.ok(code === "LEASE_LOST" || code === "REFUSED", String(code));
-        await succeeded(hf, id, { attempt: 2, crashes: 1 });
-        await gone(stopped, other);
-        return took;
-      });
-      t.diagnostic(`taken over after ${Math.round(took)} ms`);
-      assert.ok(took < RECLAIMED, `it was taken over after ${Math.round(took)} ms`);
-      await checkInvariants(scene, hf);
-    });
+    trial(
+      "a process stopped for longer than its lease loses its job within a lease, and its late success is rejected",
+      async (t) => {
+        const { scene, hf } = await setUp(stage, t);
+        const took = await bestOfThree(RECLAIMED, async () => {
+          const { stopped, other, id } = await pair(scene, hf);
+          const took = await takenOver(scene, stopped, other);
+          other.send({ type: "finish" });
+          await hf.jobs.wait(id);
+          stopped.send({ type: "finish" });
+          stopped.kill("SIGCONT");
+          // It tries to commit, or notices first.
+          const { code } = await stopped.next("aborted");
+          assert.ok(code === "LEASE_LOST" || code === "REFUSED", String(code));
+          await succeeded(hf, id, { attempt: 2, crashes: 1 });
+          await gone(stopped, other);
+          return took;
+        });
+        t.diagnostic(`taken over after ${Math.round(took)} ms`);
+        assert.ok(took < RECLAIMED, `it was taken over after ${Math.round(took)} ms`);
+        await checkInvariants(scene, hf);
+      },
+    );
 
     trial("a job whose live holders stall more often than `crashes` is quarantined", async (t) => {
       const { scene, hf } = await setUp(stage, t);
@@ -67,7 +70,7 @@ wherever((stage, place) => {
       await checkInvariants(scene, hf);
     });
 
-    trial("a whole host that slept for longer than the lease: no worker steals a job", async (t) => {
+    trial("after a whole host slept for longer than the lease, no worker steals a job", async (t) => {
       const { scene, hf } = await setUp(stage, t);
       const { stopped, other, id } = await pair(scene, hf);
       for (let night = 0; night < 3; night++) {
@@ -86,7 +89,7 @@ wherever((stage, place) => {
     });
 
     for (const [say, offset] of variantsAt(place, WAYS)) {
-      trial(`the clock is set ${say} by an hour: the holder keeps its job`, async (t) => {
+      trial(`with the clock set ${say} by an hour, the holder keeps its job`, async (t) => {
         const { scene, hf } = await setUp(stage, t);
         const clock = clockAt(scene, 0);
         const { stopped: holder, other, id } = await pair(scene, hf, { holder: clock, other: clock });
@@ -101,28 +104,31 @@ wherever((stage, place) => {
         await checkInvariants(scene, hf);
       });
 
-      trial(`the clock is set ${say} by an hour while the holder is stopped: its job is taken over within a lease`, async (t) => {
-        const { scene, hf } = await setUp(stage, t);
-        const took = await bestOfThree(RECLAIMED, async () => {
-          const clock = clockAt(scene, 0);
-          const { stopped, other, id } = await pair(scene, hf, { holder: clock, other: clock });
-          await freeze(scene, stopped);
-          setClock(clock, offset);
-          const took = await takenOver(scene, stopped, other);
-          other.send({ type: "finish" });
-          await hf.jobs.wait(id);
-          stopped.kill("SIGCONT");
-          assert.equal((await stopped.next("aborted"))["code"], "LEASE_LOST");
-          await succeeded(hf, id, { attempt: 2, crashes: 1 });
-          await gone(stopped, other);
-          return took;
-        });
-        t.diagnostic(`taken over after ${Math.round(took)} ms`);
-        assert.ok(took < RECLAIMED, `it was taken over after ${Math.round(took)} ms`);
-        await checkInvariants(scene, hf);
-      });
+      trial(
+        `with the clock set ${say} by an hour while the holder is stopped, its job is taken over within a lease`,
+        async (t) => {
+          const { scene, hf } = await setUp(stage, t);
+          const took = await bestOfThree(RECLAIMED, async () => {
+            const clock = clockAt(scene, 0);
+            const { stopped, other, id } = await pair(scene, hf, { holder: clock, other: clock });
+            await freeze(scene, stopped);
+            setClock(clock, offset);
+            const took = await takenOver(scene, stopped, other);
+            other.send({ type: "finish" });
+            await hf.jobs.wait(id);
+            stopped.kill("SIGCONT");
+            assert.equal((await stopped.next("aborted"))["code"], "LEASE_LOST");
+            await succeeded(hf, id, { attempt: 2, crashes: 1 });
+            await gone(stopped, other);
+            return took;
+          });
+          t.diagnostic(`taken over after ${Math.round(took)} ms`);
+          assert.ok(took < RECLAIMED, `it was taken over after ${Math.round(took)} ms`);
+          await checkInvariants(scene, hf);
+        },
+      );
 
-      trial(`a process whose clock is an hour ${say} is stopped: its job is taken over soon`, async (t) => {
+      trial(`when a process whose clock is an hour ${say} is stopped, its job is taken over soon`, async (t) => {
         const { scene, hf } = await setUp(stage, t);
         const took = await bestOfThree(RECLAIMED + SKEWED, async () => {
           const { stopped, other, id } = await pair(scene, hf, { holder: clockAt(scene, offset) });
@@ -172,7 +178,7 @@ wherever((stage, place) => {
       );
     }
 
-    trial("a zombie's settle after its job was run by another and pruned is refused", async (t) => {
+    trial("a late settle is rejected after another worker ran the job and it was pruned", async (t) => {
       const { scene, hf } = await setUp(stage, t);
       const work = workJob(scene.effects);
       const zombie = scene.start("holder");
@@ -199,7 +205,7 @@ wherever((stage, place) => {
       await gone(zombie);
     });
 
-    trial("a zombie worker's settle after its job was pruned is refused", async (t) => {
+    trial("a late settle of a worker is rejected after its job was pruned", async (t) => {
       const { scene, hf } = await setUp(stage, t);
       const { stopped, other, id } = await pair(scene, hf);
       await takenOver(scene, stopped, other);

@@ -10,7 +10,7 @@ import { registeredProcesses } from "../../src/store/processes.ts";
 
 wherever((stage, place) => {
   describe("a signal", { concurrency: 2 }, () => {
-    test("lets the running job finish, and nothing new is started", inFile(place), async (t) => {
+    test("a signal lets the running job finish, and nothing new starts", inFile(place), async (t) => {
       const { scene, hf, worker, id } = await running(stage, t, { hold: true });
       worker.kill("SIGTERM");
       await worker.next("signalled");
@@ -26,7 +26,7 @@ wherever((stage, place) => {
 
     for (const deaf of [false, true]) {
       const who = deaf ? "a handler that is deaf to it" : "a handler that heeds it";
-      test(`gives back what is left after the drain without charging an attempt: ${who}`, inFile(place), async (t) => {
+      test(`jobs left after the drain are released without counting an attempt: ${who}`, inFile(place), async (t) => {
         const { hf, scene, worker, id } = await running(stage, t, { hold: true, deaf }, { drain: 100 });
         worker.kill("SIGINT");
         assert.equal((await worker.next("aborted"))["code"], "STOPPING");
@@ -41,7 +41,7 @@ wherever((stage, place) => {
       });
     }
 
-    test("that comes a second time ends the process at once; its job runs again", inFile(place), async (t) => {
+    test("a second signal ends the process at once, and its job runs again", inFile(place), async (t) => {
       const { scene, hf, worker, id } = await running(stage, t, { hold: true, deaf: true });
       worker.kill("SIGTERM");
       await worker.next("signalled");

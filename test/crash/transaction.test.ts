@@ -7,7 +7,7 @@ describe("a user's row and its job, by", { concurrency: 2 }, () => {
   for (const by of ["hf.transaction", "a handle"] as const) {
     for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       for (const dies of ["before the job", "before the commit", "after the commit"] as const) {
-        test(`${by} of ${driver}, killed ${dies}: both are there, or neither`, async (t) => {
+        test(`${by} of ${driver}, killed ${dies}, leaves both row and job, or neither`, async (t) => {
           const scene = new Scene(t);
           await scene.prepare();
           await scene.witness.query("create table orders (id integer primary key)");

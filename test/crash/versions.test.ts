@@ -11,7 +11,7 @@ const v2 = render(2);
 
 wherever((stage, place) => {
   describe("an old and a new worker side by side", { concurrency: 2 }, () => {
-    test("each run their own version's jobs only, also when one of them is stopped", inFile(place), async (t) => {
+    test("old and new workers run their own version's jobs only, also when one of them is stopped", inFile(place), async (t) => {
       const { scene, hf, older, newer } = await deploy(stage, t);
       const accepted = await interleaved(hf, 40);
       assert.deepEqual(await ranBy(hf, accepted), expected(accepted, older, newer));
@@ -37,7 +37,7 @@ wherever((stage, place) => {
       assert.equal((await hf.jobs.counts()).pending, 2);
     });
 
-    test("when the old one is killed its job is taken back, and waits for an old one", inFile(place), async (t) => {
+    test("a killed old worker's job is reclaimed, and waits for an old worker", inFile(place), async (t) => {
       const { scene, hf, older, newer } = await deploy(stage, t);
       const held = await hf.enqueue(v1, { hang: true });
       await older.next("started");

@@ -36,7 +36,7 @@ wherever((stage, place) => {
   describe("killed with work items of a build in hand", { concurrency: 3 }, () => {
     for (const [at, [operation, [before, after]]] of Object.entries(OPERATIONS).entries()) {
       for (const moment of variantsAt(place, MOMENTS, at)) {
-        test(`${operation}:${moment} leaves all of it or nothing, and the books are right`, async (t) => {
+        test(`${operation}:${moment} leaves all of a work item or nothing, and the totals are exact`, async (t) => {
           const scene = await stage(t);
           const child = scene.start("work-item", { point: `${operation}:${moment}` });
           assert.equal((await child.end()).signal, "SIGKILL", `it died there; on stderr: ${child.stderr}`);

@@ -10,7 +10,7 @@ const CHILDREN = `/proc/${process.pid}/task/${process.pid}/children`;
 const noChildren = existsSync(CHILDREN) ? false : "it cannot be told here who was started";
 
 describe("a whole check", () => {
-  test("is made by another process, and no caller waits for it", { skip: noChildren }, async (t) => {
+  test("a whole check runs in another process, and blocks no caller", { skip: noChildren }, async (t) => {
     const { hf, besides } = await scene(t);
     const checking = hf.check();
     const checker = await started();
@@ -21,21 +21,17 @@ describe("a whole check", () => {
     assert.deepEqual(besides(), [], "and of its copy nothing is left");
   });
 
-  test(
-    "whose process is killed has found nothing out, which is reported, and harms no other process",
-    { skip: noChildren },
-    async (t) => {
-      const { hf, besides } = await scene(t);
-      const checking = hf.check();
-      process.kill(await started(), "SIGKILL");
-      await assert.rejects(checking, /the process for "checkCopy" ended \(SIGKILL\) without an answer/);
-      assert.deepEqual(besides(), []);
-      await hf.enqueue(order, { item: 1 });
-      assert.deepEqual(await hf.check(), { ok: true, findings: [] });
-    },
-  );
+  test("a killed check reports that it found nothing out, and harms no other process", { skip: noChildren }, async (t) => {
+    const { hf, besides } = await scene(t);
+    const checking = hf.check();
+    process.kill(await started(), "SIGKILL");
+    await assert.rejects(checking, /the process for "checkCopy" ended \(SIGKILL\) without an answer/);
+    assert.deepEqual(besides(), []);
+    await hf.enqueue(order, { item: 1 });
+    assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+  });
 
-  test("removes what one that was killed has left beside the database", async (t) => {
+  test("a check removes files that a killed check left beside the database", async (t) => {
     const { hf, folder, besides } = await scene(t);
     const left = join(folder, ".holdfast-backups", "0123456789abcdef");
     mkdirSync(left, { recursive: true });

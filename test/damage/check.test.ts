@@ -10,7 +10,7 @@ const names = Array.from({ length: 50 }, (_, i) => ({ name: `operator number ${i
 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   describe(`a check (${driver})`, () => {
-    test("finds nothing in a whole database, while a worker works in it", async (t) => {
+    test("a check finds nothing in an intact database, while a worker works in it", async (t) => {
       const { path } = place(t);
       await using hf = await open(path, { driver });
       hf.work([greet]);
@@ -19,7 +19,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.deepEqual(await hf.check(), { ok: true, findings: [] });
     });
 
-    test("finds nothing in a whole database in memory", async () => {
+    test("a check finds nothing in an intact database in memory", async () => {
       await using hf = await open(":memory:", { driver });
       await hf.enqueueMany(greet, names);
       assert.deepEqual(await hf.check(), { ok: true, findings: [] });
@@ -40,7 +40,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       "a count": { by: "update holdfast_tally set n = n + 1", finds: /counts of finished jobs are not those/ },
     };
     for (const [what, { by, finds }] of Object.entries(altered)) {
-      test(`finds ${what}, and continues`, async (t) => {
+      test(`a check finds ${what}, and continues`, async (t) => {
         const { path } = place(t);
         await using hf = await open(path, { driver });
         await hf.enqueueMany(greet, names);
@@ -56,7 +56,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       });
     }
 
-    test("finds another schema, a state that is none, an index that lacks a row, and a page that is none", async (t) => {
+    test("a check finds another schema, an invalid state, an incomplete index and a damaged page", async (t) => {
       for (const damage of [
         (path: string) =>
           alter(path, "pragma ignore_check_constraints = on; update holdfast_jobs set state = 'pelding' where key = 3"),
@@ -77,7 +77,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       }
     });
 
-    test("finds artifacts that are gone", async (t) => {
+    test("a check finds missing artifacts", async (t) => {
       const { path } = place(t);
       await using hf = await open(path, { driver });
       const listed = pipeline("big")

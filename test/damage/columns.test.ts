@@ -36,7 +36,7 @@ before(async () => {
 after(() => rmSync(folder, { recursive: true, force: true }));
 
 describe("a column of any table", () => {
-  test("is found by a check when one bit of it is another, or listed as not covered", async () => {
+  test("a flipped bit in any column is found by a check, or the column is listed as not covered", async () => {
     const missed: string[] = [];
     const empty: string[] = [];
     for (const { table, name } of columns) {

@@ -37,7 +37,7 @@ before(async () => {
 after(() => rmSync(folder, { recursive: true, force: true }));
 
 for (const seed of SEEDS)
-  test(`of ${FLIPS} flipped bits each is harmless, or reported, or in what is not covered (HOLDFAST_SEED=${seed})`, async (t) => {
+  test(`each of ${FLIPS} flipped bits is harmless, or reported, or in a column that is not covered (HOLDFAST_SEED=${seed})`, async (t) => {
     const random = randomFrom(seed);
     const tally = { harmless: 0, reported: 0, uncovered: 0 };
     const silent: string[] = [];

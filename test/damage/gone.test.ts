@@ -50,7 +50,7 @@ function errorLog() {
   return { errors, first, log: { ...silent, error } };
 }
 
-test("a build over a folder with another live database reads nothing of it, and all that database acknowledged is there", async (t) => {
+test("a build over a folder with another live database reads nothing of it, and loses none of its commits", async (t) => {
   const { folder } = place(t);
   writeFileSync(join(folder, "a.md"), "a");
   mkdirSync(join(folder, "data"));
@@ -85,7 +85,7 @@ test("a build over a folder with another live database reads nothing of it, and 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   for (const durability of ["power", "process"] as const) {
     describe(`a handle whose files are replaced (${driver}, ${durability})`, () => {
-      test("rejects the enqueues in flight when the files are removed, and every later write; reads still work", async (t) => {
+      test("a handle whose files are removed rejects the enqueues in flight and every later write, and can be read", async (t) => {
         const { path } = place(t);
         const { errors, log } = errorLog();
         await using hf = await open(path, { driver, durability, log });
@@ -109,7 +109,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         assert.deepEqual(errors, ["the database's files were replaced; this handle is read-only"]);
       });
 
-      test("acknowledges nothing once another process has removed its log, and nothing else is lost or corrupted", async (t) => {
+      test("a handle whose WAL another process removed acknowledges nothing more, and nothing else is lost", async (t) => {
         const { path } = place(t);
         const hf = await open(path, { driver, durability, log: silent });
         await hf.enqueue(greet, 0);
@@ -139,7 +139,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   }
 }
 
-test("a process that exits without closing leaves the log of the other processes alone, too", { skip: !LINUX }, async (t) => {
+test("a process that exits without closing does not change the WAL of the others", { skip: !LINUX }, async (t) => {
   const { path } = place(t);
   const script = `
     import { readFileSync } from "node:fs";
@@ -162,7 +162,7 @@ test("a process that exits without closing leaves the log of the other processes
   assert.equal(elsewhere(path, `console.log(db.prepare("select count(*) as n from rows_of_others").get().n)`).stdout.trim(), "1");
 });
 
-test("after another database was put at the path, writes go there only through a new handle", async (t) => {
+test("after another database was put at the path, only a new handle writes to it", async (t) => {
   const { folder, path } = place(t);
   const old = await open(path, { log: silent });
   await old.enqueue(greet, 0);
@@ -189,7 +189,7 @@ test("an idle worker notices on the janitor's tick that the files were removed",
   assert.deepEqual(errors, ["the database's files were replaced; this handle is read-only"]);
 });
 
-test("a process without a worker notices it, too", async (t) => {
+test("a process without a worker notices removed files, too", async (t) => {
   const { path } = place(t);
   const { errors, first, log } = errorLog();
   await using _hf = await open(path, { log });

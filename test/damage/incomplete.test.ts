@@ -10,7 +10,7 @@ const JOBS = 300;
 const FRAME = 4_096 + 24;
 const greet = job<{ name: string }>({ name: "greet", run: () => {} });
 
-test("results and report show a program that only reads a flipped bit in the log", async (t) => {
+test("results and report tell a read-only program about a flipped bit in the WAL", async (t) => {
   const { path } = place(t);
   killedProducer(path, JOBS);
   flip(`${path}-wal`, 32 + 2 * FRAME + 500, 0);
@@ -26,7 +26,7 @@ test("results and report show a program that only reads a flipped bit in the log
   assert.deepEqual(await hf.recovery.history(), [report]);
 });
 
-test("lists of queues, schedules and builds show a program that only reads a flipped bit in the log", async (t) => {
+test("lists of queues, schedules and builds tell a read-only program about a flipped bit in the WAL", async (t) => {
   const { path } = place(t);
   killedProducer(path, JOBS);
   flip(`${path}-wal`, 32 + 2 * FRAME + 500, 0);
@@ -48,7 +48,7 @@ test("lists of queues, schedules and builds show a program that only reads a fli
   });
 });
 
-test("a program that only reads learns that commits are missing after the log was removed", async (t) => {
+test("a read-only program learns that commits are missing after the WAL was removed", async (t) => {
   const { path } = place(t);
   killedProducer(path, 100);
   rmSync(`${path}-wal`);
@@ -61,7 +61,7 @@ test("a program that only reads learns that commits are missing after the log wa
   assert.equal(await hf.jobs.get("nowhere"), null);
 });
 
-test("results of a whole database have no flag", async (t) => {
+test("results of an intact database have no flag", async (t) => {
   const { path } = place(t);
   killedProducer(path, 3);
   await using hf = await open(path);
@@ -71,7 +71,7 @@ test("results of a whole database have no flag", async (t) => {
   assert.equal((await hf.jobs.counts()).pending, 4);
 });
 
-test("holdfast says that lists of jobs, queues, schedules and builds may be incomplete", async (t) => {
+test("the command line says that lists of jobs, queues, schedules and builds may be incomplete", async (t) => {
   const cli = await Place.make();
   t.after(() => cli.remove());
   killedProducer(cli.db, JOBS);

@@ -16,7 +16,7 @@ const greet = job<{ name: string }>({ name: "greet", run: () => {} });
 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   describe(`a damaged database (${driver})`, () => {
-    test("is read, counted and backed up, and every write is refused", async (t) => {
+    test("a damaged database can be read, counted and backed up, and every write is rejected", async (t) => {
       const { path, folder } = await damaged(t);
       await using hf = await open(path, { driver, log: silent, sinks: { out: { type: "file", path: join(folder, "events") } } });
       assert.equal((await hf.check()).ok, false);
@@ -41,7 +41,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.throws(() => hf.work([greet]), DAMAGED);
     });
 
-    test("is read-only for the next process that opens it, and nothing of it changes", async (t) => {
+    test("a damaged database is read-only for the next process that opens it, and nothing of it changes", async (t) => {
       const { path, folder } = await damaged(t);
       {
         await using finder = await open(path, { driver, log: silent });
@@ -62,7 +62,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await mended.enqueue(greet, { name: "me" });
     });
 
-    test("found by a statement stops every process that has it open", async (t) => {
+    test("damage found by a statement stops the writes of every process", async (t) => {
       const { path } = await damaged(t, "holdfast_schedules");
       const [one, other] = [await stores(path, t), await stores(path, t)];
       await add(one, {});
@@ -83,7 +83,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal((await other.damage.findings()).length, 1, "a report does not mend it");
     });
 
-    test("met by a worker is reported, and the worker claims no more and still stops", async (t) => {
+    test("damage found by a worker is reported, and the worker claims no more and can be stopped", async (t) => {
       const { path } = await damaged(t, "holdfast_lanes");
       const told = Promise.withResolvers<string>();
       const log = { ...silent, error: (message: string) => told.resolve(message) };
@@ -98,7 +98,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       ["whole page", 0],
       ["page's cells", 8],
     ] as const) {
-      test(`whose jobs cannot be read (a ${what}) is opened all the same, checked and copied`, async (t) => {
+      test(`a database with unreadable jobs (a ${what}) can be opened, checked and copied`, async (t) => {
         const { path, folder } = await damaged(t);
         scribble(path, offsetOf(rootOf(path, "holdfast_jobs")) + from, Buffer.alloc(PAGE - from, 0xab));
         const before = readFileSync(path);
@@ -113,7 +113,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       });
     }
 
-    test("of which not even the schema can be read is refused, and left as it is", async (t) => {
+    test("a database with an unreadable schema is rejected and left unchanged", async (t) => {
       const { path } = await damaged(t);
       scribble(path, 100, Uint8Array.of(0xff));
       const before = readFileSync(path);
@@ -122,14 +122,14 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.deepEqual(readFileSync(path), before);
     });
 
-    test("that is no database any more is refused as damaged by all who come", async (t) => {
+    test("a file that is no longer a database is rejected as damaged by every process", async (t) => {
       const { path } = await damaged(t);
       scribble(path, 0, Buffer.alloc(PAGE, 7));
       for (let time = 0; time < 3; time++) await assert.rejects(open(path, { driver }), { code: "DAMAGED" });
     });
 
     for (const table of ["holdfast_processes", "holdfast_audit_head", "holdfast_counter", "sqlite_sequence"]) {
-      test(`is only read by the first who opens it, too, where a page of ${table} is gone`, async (t) => {
+      test(`a database with a lost page of ${table} is read-only for the first process that opens it`, async (t) => {
         const { path } = await damaged(t);
         scribble(path, offsetOf(rootOf(path, table)), Buffer.alloc(PAGE));
         await using hf = await open(path, { driver, log: silent });
@@ -140,7 +140,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   });
 }
 
-test("a number in a user's own table that JavaScript cannot hold is the user's error, and no damage", async (t) => {
+test("a number in a user's table that JavaScript cannot hold is the user's error, not damage", async (t) => {
   const { path, folder } = place(t);
   await using hf = await open(path);
   await hf.transaction(({ db }) => {
@@ -154,7 +154,7 @@ test("a number in a user's own table that JavaScript cannot hold is the user's e
   await hf.backup(join(folder, "backup.db"));
 });
 
-test("damage that came while no process was there is found by the first to open it, after a while", async (t) => {
+test("damage that happened while no process was open is found after the next open", async (t) => {
   const { path } = await damaged(t);
   t.mock.timers.enable({ apis: ["setTimeout"] });
   const told = Promise.withResolvers<string>();
@@ -168,7 +168,7 @@ test("damage that came while no process was there is found by the first to open 
   t.mock.timers.reset();
 });
 
-test("a row in quarantine for its damage is reported once, until it stands in a report", async (t) => {
+test("a row quarantined for its damage is reported once, until it is in a report", async (t) => {
   const { path } = place(t);
   const store = await stores(path, t);
   await running(store);
@@ -185,7 +185,7 @@ test("a row in quarantine for its damage is reported once, until it stands in a 
   assert.deepEqual(await store.damage.findings(), []);
 });
 
-test("a file that was never a database is not said to be damaged, and nothing is left beside it", async (t) => {
+test("a file that was never a database is not called damaged, and nothing is left beside it", async (t) => {
   const { path, folder } = place(t);
   const text = "not a database, just a text of some length that a person has written into a file. ".repeat(60);
   writeFileSync(path, text);
@@ -193,7 +193,7 @@ test("a file that was never a database is not said to be damaged, and nothing is
   assert.deepEqual(readdirSync(folder), ["work.db"]);
 });
 
-test("health says 5, status says why, and a command that writes says DAMAGED", async (t) => {
+test("health exits with 5, status says why, and a command that writes says DAMAGED", async (t) => {
   const cli = await Place.make();
   t.after(() => cli.remove());
   await damage(cli.db);
@@ -208,7 +208,7 @@ test("health says 5, status says why, and a command that writes says DAMAGED", a
   assert.match(cancelled.stderr, /holdfast restore/);
 });
 
-test("status, lists, exports, artifacts and a backup with them are to be had by commands; what cannot be read is named", async (t) => {
+test("status, lists, exports, artifacts and a backup of a damaged database work, and name what cannot be read", async (t) => {
   const cli = await Place.make();
   t.after(() => cli.remove());
   const large = pipeline("large")

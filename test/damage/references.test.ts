@@ -18,7 +18,7 @@ const FOUND = '2 rows of table "orders" refer to rows of "customers" that do not
 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   describe(`foreign keys of your own tables (${driver})`, () => {
-    test("that lead nowhere are found by hf.check(), and the database stays writable", async (t) => {
+    test("foreign keys of users' tables that lead nowhere are found by hf.check(), and the database stays writable", async (t) => {
       const { path } = place(t);
       await using hf = await open(path, { driver, log: silent });
       alterElsewhere(path, TABLES);
@@ -30,7 +30,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   });
 }
 
-test("foreign keys that lead nowhere stand in the report after a crash", async (t) => {
+test("foreign keys that lead nowhere are in the report after a crash", async (t) => {
   const { path } = place(t);
   killedProducer(path, 3);
   alter(path, TABLES + ORPHANS);
@@ -52,14 +52,14 @@ test("a foreign key whose parent table has no such unique column is found by nam
   });
 });
 
-test("the report after a crash says that 0 commits are missing when the witness has seen no more", async (t) => {
+test("the report after a crash has 0 missing commits when the witness has seen no more", async (t) => {
   const { path } = place(t);
   killedProducer(path, 20);
   await using hf = await open(path, { log: silent });
   assert.equal((await hf.recovery.lastReport())?.commitsMissing, 0);
 });
 
-test("the report by a process that lives beside the crashed one says that 0 commits are missing", async (t) => {
+test("the report of a process beside the crashed one has 0 missing commits", async (t) => {
   const { path } = place(t);
   await using hf = await open(path, { log: silent });
   const child = join(import.meta.dirname, "children", "killed-producer.ts");

@@ -33,7 +33,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       "its tags": `meta = '{"tags":["red"]}'`,
     };
     for (const [what, change] of Object.entries(changes)) {
-      test(`is handed to no worker: ${what}`, async (t) => {
+      test(`a changed row is given to no worker: ${what}`, async (t) => {
         const { store, alter } = await place(t, driver);
         await add(store, {}, {}, {});
         alter(`update holdfast_jobs set ${change} where key = 2`);
@@ -50,14 +50,14 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       });
     }
 
-    test("does not keep those behind it from a claim of one", async (t) => {
+    test("a changed row does not block a claim of one job behind it", async (t) => {
       const { store, alter } = await place(t, driver);
       const ids = await add(store, {}, {}, {});
       alter("update holdfast_jobs set input = '[]' where key < 3");
       assert.deepEqual(await claimIds(store, { max: 1 }), ids.slice(2));
     });
 
-    test("is found where a large input lies apart, changed or gone", async (t) => {
+    test("a large input that was changed or lost is found", async (t) => {
       const { store, alter } = await place(t, driver);
       await add(store, { input: LARGE }, { input: LARGE }, { input: LARGE });
       alter("update holdfast_inputs set body = replace(body, 'xx', 'xy') where job = 1");
@@ -67,7 +67,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal(whole?.input, LARGE);
     });
 
-    test("is refused to every caller that asks for it, and shown in a list without its contents", async (t) => {
+    test("a changed row is rejected for every reader, and listed without its contents", async (t) => {
       const { store, alter } = await place(t, driver);
       const ids = await add(store, { id: "one" }, { id: "two" });
       alter("update holdfast_jobs set input = '[]' where key = 1");
@@ -81,7 +81,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal(items[0]?.input, undefined);
     });
 
-    test("keeps its checksum over errors, retries and another answer", async (t) => {
+    test("a row keeps a valid checksum over errors, retries and new outputs", async (t) => {
       const { store, clock } = await place(t, driver);
       const first = await running(store);
       await settle(store, first, { kind: "error", error: ERROR });
@@ -95,7 +95,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.deepEqual((await store.queries.get(first.id))?.output, [1]);
     });
 
-    test("is refused where it is a checkpoint, a schedule or an event", async (t) => {
+    test("a changed checkpoint, schedule or event is rejected", async (t) => {
       const { store, alter } = await place(t, driver);
       const held = await running(store);
       await saveCheckpoint(store, held, '{"page":7}');
@@ -113,7 +113,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await assert.rejects(store.events.page({ after: 0, limit: 10 }), DAMAGED);
     });
 
-    test("is damaged without a checksum: one bit makes nothing of a number", async (t) => {
+    test("a row without a checksum counts as damaged", async (t) => {
       const { store, alter } = await place(t, driver);
       const id = await addOne(store);
       alter("update holdfast_jobs set checksum = null");
@@ -121,7 +121,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.deepEqual(await claim(store), []);
     });
 
-    test("is refused where it is a build, a target or a result, and a damaged result is not reused", async (t) => {
+    test("a changed build, target or result is rejected, and a changed result is not reused", async (t) => {
       const { path } = await place(t, driver);
       let made = 0;
       const built = pipeline("docs")
@@ -164,7 +164,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     });
   });
 
-  test(`a new epoch's fences and keys are beyond all there were (${driver})`, async (t) => {
+  test(`fences and keys of a new epoch are above all earlier ones (${driver})`, async (t) => {
     const { store, path, clock } = await place(t, driver);
     const before = await running(store);
     await store.close();

@@ -58,7 +58,7 @@ before(async () => {
 /** `npm test` destroys one page in so many, `npm run test:all` every page. */
 const EVERY = LONG ? 1 : 40;
 
-test("whichever page is gone, with a backup or without, the new database is whole and can be worked in", async (t) => {
+test("whichever page is lost, with a backup or without, the salvaged database is intact and usable", async (t) => {
   const count = statSync(path).size / PAGE;
   const schema = schemaPages();
   for (let i = 0; i * EVERY < count; i++) {

@@ -49,7 +49,7 @@ function rows(path: string, sql: string): unknown[] {
 }
 
 describe("what a salvage says is so", { concurrency: 2 }, () => {
-  test("a large input that was damaged is taken from the backup, and its job stays as it was since", async (t) => {
+  test("a damaged large input is taken from the backup, and its job keeps its newer state", async (t) => {
     const { path, backup, salvage } = await made(t, "create table own (a)", async (hf) => {
       await (await hf.claim("note", { worker: "anna" }))?.succeed("done");
     });
@@ -67,7 +67,7 @@ describe("what a salvage says is so", { concurrency: 2 }, () => {
     assert.deepEqual([without.jobs.damaged, without.jobs.lostIds], [["large"], ["large"]]);
   });
 
-  test("a row that breaks a rule is listed by its key where it has no number, and taken from the backup", async (t) => {
+  test("a row that violates a rule is listed by its key, and taken from the backup", async (t) => {
     const { path, backup, salvage } = await made(
       t,
       "create table pairs (k text primary key, n integer check (n < 50)) without rowid; insert into pairs values ('one', 5), ('two', 6), ('three', 7)",
@@ -85,7 +85,7 @@ describe("what a salvage says is so", { concurrency: 2 }, () => {
   });
 });
 
-test("a disk that is full ends a salvage: no row is taken for one that was refused", (t) => {
+test("a full disk ends a salvage, and no row counts as rejected for it", (t) => {
   const { path, folder } = place(t);
   const damaged = join(folder, "damaged.db");
   alter(damaged, "create table notes (id integer primary key, body text)");

@@ -103,7 +103,7 @@ function readAll(db: DatabaseSync, table: string): unknown[] {
 }
 
 describe("salvage", { concurrency: 2 }, () => {
-  test("of a database whose index is damaged loses nothing, and says so", async (t) => {
+  test("a salvage of a database with a damaged index loses nothing, and says so", async (t) => {
     const { path, before } = damaged(t, (file) =>
       scribble(file, offsetOf(rootOf(file, "holdfast_jobs_ready")), Buffer.alloc(PAGE)),
     );
@@ -122,7 +122,7 @@ describe("salvage", { concurrency: 2 }, () => {
     ["zeros", Buffer.alloc(PAGE)],
     ["noise", noise(7)],
   ] as const) {
-    test(`of pages full of ${what} says which jobs they held, and takes them from the backup`, async (t) => {
+    test(`a salvage of pages full of ${what} names their jobs, and takes them from the backup`, async (t) => {
       let leaf = 0;
       const { path, before, backup } = damaged(t, (file) => {
         leaf = leavesOf(file, "holdfast_jobs")[1] as number;
@@ -148,7 +148,7 @@ describe("salvage", { concurrency: 2 }, () => {
     });
   }
 
-  test("only reads the backup: another process that reads it at the same time blocks no salvage", async (t) => {
+  test("a salvage only reads the backup, and another reader of it blocks nothing", async (t) => {
     const { path, before, backup } = damaged(t, (file) =>
       scribble(file, offsetOf(leavesOf(file, "holdfast_jobs")[1] as number), Buffer.alloc(PAGE)),
     );
@@ -161,7 +161,7 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.deepEqual([...(await whole(path, before)).keys()].sort(), [...before.keys()].sort());
   });
 
-  test("leaves a backup that was left with a log as it was, to the byte", async (t) => {
+  test("a salvage leaves a backup with a WAL unchanged, to the byte", async (t) => {
     const { path, before } = damaged(t, (file) =>
       scribble(file, offsetOf(leavesOf(file, "holdfast_jobs")[1] as number), Buffer.alloc(PAGE)),
     );
@@ -175,7 +175,7 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.deepEqual([...(await whole(path, before)).keys()].sort(), [...before.keys()].sort());
   });
 
-  test("of a table whose root is gone takes all of it from the backup, and says what came after", async (t) => {
+  test("a salvage of a table without its root takes all of it from the backup, and names newer rows", async (t) => {
     const { path, before, backup } = damaged(t, (file) => {
       for (const table of ["holdfast_jobs", "notes"]) scribble(file, offsetOf(rootOf(file, table)), noise(3));
     });
@@ -187,7 +187,7 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.equal((await whole(path, before)).size, JOBS);
   });
 
-  test("reads what lies between two damaged pages", async (t) => {
+  test("a salvage reads rows between two damaged pages", async (t) => {
     const { path, before } = damaged(t, (file) => {
       for (const i of [1, 4]) scribble(file, offsetOf(leavesOf(file, "holdfast_jobs")[i] as number), noise(i));
     });
@@ -197,7 +197,7 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.equal((await whole(path, before)).size, before.size - keysIn(lostJobs, before.size));
   });
 
-  test("of a database whose first page is gone takes everything from the backup, and without one changes nothing", async (t) => {
+  test("a salvage without the first page takes everything from the backup, and without a backup changes nothing", async (t) => {
     const { path, before, backup } = damaged(t, (file) => scribble(file, 0, Buffer.alloc(PAGE)));
     const bytes = readFileSync(path);
     await assert.rejects(salvaged(path), { code: "NOTHING_TO_SALVAGE" });
@@ -213,7 +213,7 @@ describe("salvage", { concurrency: 2 }, () => {
     db.close();
   });
 
-  test("of a file that was cut off takes the rest from the backup, and lists what neither has", async (t) => {
+  test("a salvage of a truncated file takes the rest from the backup, and lists what neither has", async (t) => {
     const { path, before, backup } = damaged(t, (file) => truncateSync(file, Math.floor(statSync(file).size / 2 / PAGE) * PAGE));
     const { lostJobs, findings } = await salvaged(path, { backup });
     assert.deepEqual(findings, []);
@@ -224,7 +224,7 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.ok(missing.length <= keys && missing.length > 0 === keys > 0, `${missing.length} of ${keys}`);
   });
 
-  test("does not save a row that is not what was written as a good one", async (t) => {
+  test("a salvage does not copy a changed row as an intact one", async (t) => {
     const { path, before, backup } = damaged(t, (file) =>
       flip(file, (whereIs(file, "operator number 222 ")[0] as number) + 17, 1),
     );
@@ -238,7 +238,7 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.equal((await whole(path, before)).size, before.size);
   });
 
-  test("keeps the damaged file with its log, as they were", async (t) => {
+  test("a salvage keeps the damaged file with its WAL unchanged", async (t) => {
     let bytes = Buffer.alloc(0);
     const { path } = damaged(t, (file) => {
       scribble(file, offsetOf(rootOf(file, "holdfast_events")), noise(1));
@@ -253,7 +253,7 @@ describe("salvage", { concurrency: 2 }, () => {
     );
   });
 
-  test("reads a log up to a damaged frame, and says how many commits lie behind it", async (t) => {
+  test("a salvage reads a WAL up to a damaged frame, and counts the commits behind it", async (t) => {
     const { folder: where, path } = place(t);
     const live = join(where, "live.db");
     const hf = await open(live);
@@ -273,7 +273,7 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.ok(Number(beyond) > 0 && found.has("job-0") && !found.has("job-29"), report.notes.join());
   });
 
-  test("leaves the journal on", async (t) => {
+  test("a salvage leaves the journal on", async (t) => {
     const { folder: where, path } = place(t);
     const hf = await open(path, { journal: true });
     await hf.enqueueMany(
@@ -290,7 +290,7 @@ describe("salvage", { concurrency: 2 }, () => {
   });
 
   for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
-    test(`brings back tables of others as they were, whatever they are (${driver})`, async (t) => {
+    test(`a salvage copies users' tables unchanged, whatever they are (${driver})`, async (t) => {
       const { path } = place(t);
       await (await open(path)).close();
       const db = new DatabaseSync(path);

@@ -35,7 +35,7 @@ test("one failed read during a check leaves the database writable", async (t) =>
   assert.deepEqual(new Findings(path).all(), []);
 });
 
-test("a statement that meets damage stops writes until a second read has found none", async (t) => {
+test("a statement that finds damage stops writes until a second read finds none", async (t) => {
   const { path } = place(t);
   const logged: string[] = [];
   const log = { ...silent, error: (message: string) => logged.push(message), warn: (message: string) => logged.push(message) };
@@ -74,7 +74,7 @@ test("a clean check clears a finding in all processes, with an audit entry", asy
   assert.deepEqual(recheck, { ok: true, findings: [], cleared: [] });
 });
 
-test("a clean hf.check() clears a finding; a handle that was opened read-only asks to be opened again", async (t) => {
+test("a clean hf.check() clears a finding, and a read-only handle asks to be opened again", async (t) => {
   const { path } = place(t);
   await (await open(path)).close();
   new Findings(path).add({ severity: "damage", what: "It was met." }, Date.now());
@@ -88,7 +88,7 @@ test("a clean hf.check() clears a finding; a handle that was opened read-only as
   assert.deepEqual(await clearedIn(hf), [{ what: "It was met." }]);
 });
 
-test("a check never clears damage that is there: a page, the log, or a log that is gone", async (t) => {
+test("a check never clears existing damage: of a page, the WAL, or a missing WAL", async (t) => {
   const cases: Record<string, (path: string) => Promise<void> | void> = {
     page: async (path) => {
       await (await open(path)).close();

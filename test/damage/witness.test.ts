@@ -22,14 +22,14 @@ const FRAME = 4_096 + 24;
 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   describe(`a database against its witness (${driver})`, () => {
-    test("that was killed has lost nothing", async (t) => {
+    test("a killed database has lost nothing", async (t) => {
       const { image } = await crashed(t, { driver });
       const { store, found } = await opened(t, image(), { driver });
       assert.deepEqual(found, []);
       assert.equal((await countJobs(store.queries)).pending, 10);
     });
 
-    test("that was closed has lost nothing, and one slot goes from hand to hand", async (t) => {
+    test("a closed database has lost nothing, and processes reuse one witness slot", async (t) => {
       const { path } = place(t);
       for (let i = 0; i < 20; i++) {
         const { store, found } = await opened(t, path, { driver });
@@ -40,7 +40,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal(readdirSync(witnessFolder(path)).length, 1);
     });
 
-    test("without its log is behind, by as many commits as are told", async (t) => {
+    test("a database without its WAL is behind by the reported number of commits", async (t) => {
       const { image } = await crashed(t, { driver });
       const path = image();
       const missing = commitsIn(readFileSync(`${path}-wal`)).length;
@@ -51,7 +51,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal(finding?.commitsMissing, missing);
     });
 
-    test("whose log was cut off is behind by the commits that were there, at every frame and within each", async (t) => {
+    test("a database with a truncated WAL is behind by the lost commits, at every frame and within each", async (t) => {
       const { image } = await crashed(t, { driver }, async (store) => {
         for (let i = 0; i < 5; i++) await add(store, {}, {});
       });
@@ -72,7 +72,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       }
     });
 
-    test("with a flipped bit in any frame of its log says so", async (t) => {
+    test("a flipped bit in any frame of the WAL is reported", async (t) => {
       const { image } = await crashed(t, { driver });
       const log = readFileSync(`${image()}-wal`);
       const all = commitsIn(log);
@@ -91,7 +91,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       }
     });
 
-    test("with a flipped bit in its log is damaged: it is only read, and its log stays as it is", async (t) => {
+    test("a database with a flipped bit in its WAL is read-only, and its WAL stays unchanged", async (t) => {
       const { image } = await crashed(t, { driver });
       // The header, and a frame's number, salt, checksum and page.
       for (const at of [3, 9, 17, 25, 32 + 2 * FRAME, ...[9, 17, 500].map((n) => 32 + 3 * FRAME + n)]) {
@@ -108,7 +108,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       }
     });
 
-    test("with a flipped bit in its last commit is behind by that", async (t) => {
+    test("a database with a flipped bit in its last commit is behind by that commit", async (t) => {
       const { image } = await crashed(t, { driver });
       const path = image();
       flip(`${path}-wal`, statSync(`${path}-wal`).size - 1_000, 0);
@@ -119,7 +119,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       );
     });
 
-    test("that only lost jobs is behind by the commits that they came in", async (t) => {
+    test("a database that lost only jobs is behind by the commits that added them", async (t) => {
       const { image } = await crashed(t, { driver }, async (store) => {
         for (let i = 0; i < 5; i++) await add(store, {}, {});
       });
@@ -130,7 +130,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.match(finding?.what ?? "", /^3 commits, with 6 jobs, were acknowledged and are gone/);
     });
 
-    test("that two processes wrote to is behind by what either has seen", async (t) => {
+    test("a database of two processes is behind by what either has seen", async (t) => {
       const { image } = await crashed(t, { driver }, async (store, path) => {
         const other = await opened(t, path, { driver });
         for (let i = 0; i < 3; i++) {
@@ -154,7 +154,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal((await opened(t, path, { driver })).found.length, 1);
     });
 
-    test("whose witness was removed while it was open has one again", async (t) => {
+    test("a witness that was removed while the database was open is written again", async (t) => {
       const { path } = place(t);
       const { store } = await opened(t, path, { driver });
       rmSync(witnessFolder(path), { recursive: true });
@@ -165,7 +165,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.deepEqual((await opened(t, path, { driver })).found, []);
     });
 
-    test("whose witness cannot be written is not opened, and it is said why", async (t) => {
+    test("a database whose witness cannot be written is not opened, with the reason", async (t) => {
       const { path } = place(t);
       await (await open(path, { driver })).close();
       rmSync(witnessFolder(path), { recursive: true });
@@ -176,7 +176,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.deepEqual(await hf.recovery.history(), []);
     });
 
-    test("whose witness has a flipped bit is compared with what else stands there", async (t) => {
+    test("a witness with a flipped bit is compared with the other records", async (t) => {
       const { image } = await crashed(t, { driver });
       const [token] = readdirSync(witnessFolder(image()));
       for (let at = 3; at < 2 * 512; at += 97) {
@@ -188,7 +188,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       }
     });
 
-    test("in whose place an older file was put is behind by all that came since", async (t) => {
+    test("a database replaced by an older file is behind by everything since", async (t) => {
       const { path, folder } = place(t);
       const first = await opened(t, path, { driver });
       await first.store.close();
@@ -208,7 +208,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal((await opened(t, path, { driver })).found.length, 1, "until it stands in a report, and not again");
     });
 
-    test("in whose place another was put, or that is gone, is missed", async (t) => {
+    test("a database that was replaced or removed is missed", async (t) => {
       const { image } = await crashed(t, { driver });
       const other = await crashed(t, { driver });
       const path = image();
@@ -221,7 +221,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.ok((found[0]?.commitsMissing ?? 0) > 10);
     });
 
-    test("that went down with its host may be behind at durability process, and says by how much", async (t) => {
+    test('a database with durability "process" may be behind after its host crashed, and says by how much', async (t) => {
       const { image } = await crashed(t, { driver, durability: "process", boot: "before" });
       const [cut, flipped] = [image(), image()];
       truncateSync(`${cut}-wal`, 32 + 5 * FRAME);
@@ -242,7 +242,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal(found[0]?.severity, "damage");
     });
 
-    test("continues with fences and keys that were never used", async (t) => {
+    test("a database behind its witness continues with unused fences and keys", async (t) => {
       const { image, fence, key } = await crashed(t, { driver });
       const path = image();
       rmSync(`${path}-wal`);
@@ -253,7 +253,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.ok(claimed.job > key);
     });
 
-    test("is compared by those who only look, and nothing is written by them", async (t) => {
+    test("read-only processes compare with the witness, and write nothing", async (t) => {
       const { image } = await crashed(t, { driver });
       const path = image();
       rmSync(`${path}-wal`);
@@ -264,7 +264,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal((await opened(t, path, { driver })).found.length, 1);
     });
 
-    test("is not taken to be behind for what was undone, or pruned", async (t) => {
+    test("rolled back and pruned jobs do not count as missing", async (t) => {
       const { path } = place(t);
       const { store } = await opened(t, path, { driver });
       await add(store, {});
@@ -296,7 +296,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   });
 }
 
-test("a database that is gone with its log is not taken for one that never was", async (t) => {
+test("a database that is gone with its WAL is not taken for a new one", async (t) => {
   const { path } = place(t);
   await (await open(path)).close();
   rmSync(path);
@@ -305,7 +305,7 @@ test("a database that is gone with its log is not taken for one that never was",
   await assert.rejects(open(path, { create: false }), { code: "NO_DATABASE" });
 });
 
-test("what is missing stands in one report, which waits for an operator", async (t) => {
+test("missing commits are in one report, which waits for an operator", async (t) => {
   const { image } = await crashed(t, { driver: "node:sqlite" });
   const path = image();
   rmSync(`${path}-wal`);
@@ -319,7 +319,7 @@ test("what is missing stands in one report, which waits for an operator", async 
   }
 });
 
-test("a loss that durability process permits in a crash of the host is reported, and is no error", async (t) => {
+test('a loss that durability "process" permits in a crash of the host is reported, and is no error', async (t) => {
   const { image } = await crashed(t, { driver: "node:sqlite", durability: "process", boot: "before" });
   const path = image();
   rmSync(`${path}-wal`);
@@ -337,7 +337,7 @@ const CUT = [
   ...GUARDS.map(({ sql }) => `${sql};`),
 ].join("\n");
 
-test("an entry that was cut off from the end of the audit is missed", async (t) => {
+test("an entry removed from the end of the audit is missed", async (t) => {
   const { path } = place(t);
   {
     await using hf = await open(path);
@@ -362,7 +362,7 @@ test("an entry that was cut off from the end of the audit is missed", async (t) 
   assert.deepEqual([fault?.kind, fault?.seq], ["altered", 2], "and by whomever");
 });
 
-test("an entry that is cut off under a process that has the database open is missed, whatever that writes since", async (t) => {
+test("an audit entry removed while a process has the database open is missed, whatever that process writes since", async (t) => {
   const { path } = place(t);
   await using hf = await open(path);
   for (const queue of ["one", "two"]) await hf.queues.pause(queue);
