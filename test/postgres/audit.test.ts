@@ -74,14 +74,14 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     "the head removed": ["delete from audit_head", "removed 6"],
   };
   for (const [what, [how, found]] of Object.entries(tampering)) {
-    test(`${what}, by a role that no trigger stops: the check finds it`, async () => {
+    test(`${what}, by a role that no trigger stops, is found by the check`, async () => {
       await sixEntries();
       await tamper(how);
       assert.equal(await verdict(), found);
     });
   }
 
-  test("a trigger that is gone, or put out of action, is named", async () => {
+  test("a missing or disabled trigger is named", async () => {
     await sixEntries();
     await handles.query("alter table audit disable trigger audit_unchanged");
     assert.equal(await verdict(), "unguarded 6");
@@ -104,7 +104,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await auditHead(store()), NO_ENTRY);
   });
 
-  test("a transaction that waits for a row does not hold the head meanwhile", async () => {
+  test("a transaction that waits for a row does not hold the audit's head meanwhile", async () => {
     const when = { cron: "0 * * * *", timezone: "UTC", missed: "skip", within: null, overlap: true } as const;
     await store().schedules.save({ key: "hourly", ...when, template: newJob(), nextAt: 9e12 });
     const slow = await handles.bystander();
@@ -124,7 +124,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     assert.equal(await verdict(), 4);
   });
 
-  test("a transaction that waits for the head comes after the one that has it, with the next number", async () => {
+  test("a transaction that waits for the audit's head gets the next number", async () => {
     const slow = await handles.bystander();
     await slow.query("select 1 from audit_head where id = 1 for update");
     const both = [store().queues.setPaused("a", true), store(1).queues.setPaused("b", true)];
@@ -134,7 +134,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     assert.equal(await verdict(), 2);
   });
 
-  test("a schema that is brought up to date says so in its audit", async (t) => {
+  test("a migrated schema records the migration in its audit", async (t) => {
     const options = { schema: handles.schema, clock: systemClock, injected: false, random: Math.random, actor: "the opener" };
     MIGRATIONS.push({ name: "later", sql: (s) => `create table ${s}.later (n integer)` });
     t.after(() => void MIGRATIONS.pop());
@@ -148,7 +148,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     assert.equal((await verifyAudit(opened)).fault, null);
   });
 
-  test("names every trigger that it makes", async () => {
+  test("the list of triggers has every trigger of the schema", async () => {
     const made = await handles.query(
       "select tgname from pg_trigger where tgrelid in ('audit'::regclass, 'audit_head'::regclass) and not tgisinternal order by 1",
     );

@@ -12,7 +12,7 @@ describe("a process that is stopped, or blocks its event loop, in the middle of 
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  test("is cut off, so that no other process waits for it for long, and repeats the transaction when it continues", async (t) => {
+  test("a process that is stopped or blocked in a transaction is cut off, and repeats the transaction when it continues", async (t) => {
     let decisions: number | null = null;
     const random = () => {
       // Between two statements, with the job's row locked; and for longer than a server that is gone is waited for.
@@ -34,7 +34,7 @@ describe("a call that waits for a row of another transaction", { skip: noServer 
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  test("delays the others of its turn by two waits, however many they are", async (t) => {
+  test("a call that waits for another transaction's row delays the others of its turn by two waits at most", async (t) => {
     const address = `${server.url()}${server.url().includes("?") ? "&" : "?"}lock_timeout=400`;
     const [hf, sql] = [await open(address, { log: false }), postgres(address, { max: 2, onnotice: () => {} })];
     t.after(() => Promise.all([hf.close(), sql.end()]));

@@ -25,7 +25,7 @@ describe("builds that are stopped and resumed while others work on them", { skip
   after(() => server.close());
 
   for (const seed of SEEDS) {
-    test(`come to their end with every item done once and paid once (HOLDFAST_SEED=${seed})`, async (t) => {
+    test(`builds that are stopped and resumed while others work on them end with every item done and paid once (HOLDFAST_SEED=${seed})`, async (t) => {
       const handles = await openHandles(server, WORKERS + LEADERS + 1);
       const deadlocks = async () => {
         const [row] = await server.query("select deadlocks from pg_stat_database where datname = current_database()");

@@ -40,7 +40,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     return Number(row?.["deadlocks"]);
   };
 
-  test("the database refuses every transition that is not core's, whichever role writes it", async () => {
+  test("the database rejects every transition that is not core's, whichever role writes it", async () => {
     await started(first());
     for (const from of BUILD_STATES) {
       for (const to of BUILD_STATES) {
@@ -59,7 +59,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     await assert.rejects(handles.query("update builds set state = 'RUNNING'"), /cannot make this transition|check/);
   });
 
-  test("the database holds one build of a pipeline that has not ended", async () => {
+  test("the database allows one unfinished build of a pipeline", async () => {
     const { build } = await started(first());
     const columns = "pipeline, queue, state, reason, hash, description, options, created_at";
     const copy = `insert into builds (id, ${columns}) select 'copy', ${columns} from builds`;
@@ -68,7 +68,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     await handles.query(copy);
   });
 
-  test("of many that start at once one does, each time, and the others learn who", async () => {
+  test("of many concurrent starts one succeeds, and the others get its orchestrator", async () => {
     const { stores } = handles;
     const holders = await Promise.all(stores.map((store) => register(store)));
     for (let round = 0; round < ROUNDS; round++) {
@@ -88,7 +88,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     assert.equal((await first().builds.list({ limit: 100 })).items.length, ROUNDS);
   });
 
-  test("of many that find an orphan, resume it and start another, one leads a build, and each transition is there once", async () => {
+  test("of many processes that find, resume and start builds, one is the orchestrator, and each transition exists once", async () => {
     const { stores } = handles;
     for (let round = 0; round < ROUNDS; round++) {
       const led = await started(first(), { token: `led ${round}` });

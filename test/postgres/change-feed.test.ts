@@ -33,7 +33,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
   const ears = (what: string) =>
     server.query(`select ${what} from pg_stat_activity where application_name like 'holdfast hears%'`, url);
 
-  test("is announced to every listener, with the queues that have something", async (t) => {
+  test("a commit notifies every listener, with the queues that have jobs", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
@@ -41,7 +41,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     assert.deepEqual(new Set((await ear.heard(({ ready }) => ready !== null)).ready), new Set(["a", "b"]));
   });
 
-  test("is announced with the leases that it ended, too", async (t) => {
+  test("a commit notifies listeners of the leases that it ended", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const id = await addOne(one);
     const { job, fence } = await claimOne(one);
@@ -51,7 +51,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     assert.deepEqual((await ear.heard(({ ended }) => ended.length > 0)).ended, [{ job, fence }]);
   });
 
-  test("is announced once, to other processes only, and commits close together share a few notifications", async (t) => {
+  test("a commit notifies other processes once, and close commits share a few notifications", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const [ear, own] = [listen(one), listen(other)];
     await Promise.all([ear.heard(isDoubt), own.heard(isDoubt)]);
@@ -66,7 +66,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     );
   });
 
-  test("is committed also when the server has no room for notices any more", { skip: noRestart }, async (t) => {
+  test("a commit succeeds although the server has no room for notifications", { skip: noRestart }, async (t) => {
     const crowded = await startServer({ settings: { max_notify_queue_pages: "64" } });
     t.after(() => crowded.close());
     const place = await crowded.createDatabase();
@@ -134,7 +134,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     });
   }
 
-  test("is announced before its process has closed", { timeout: 20_000 }, async (t) => {
+  test("a commit is announced before its process has closed", { timeout: 20_000 }, async (t) => {
     const ear = listen(await open(t));
     await ear.heard(isDoubt);
     for (let i = 0; i < 10; i++) {
@@ -146,7 +146,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     }
   });
 
-  test("is announced to no process if none listens", async (t) => {
+  test("no notification is sent if no process listens", async (t) => {
     const store = await open(t);
     const stranger = postgres(url, { max: 1 });
     t.after(() => stranger.end({ timeout: 0 }));
@@ -159,7 +159,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     assert.equal(await promise, "the first");
   });
 
-  test("is announced again after the connection was lost, and changes in between are not missed", async (t) => {
+  test("notifications continue after a lost connection, and changes in between are not missed", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
@@ -169,7 +169,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     await ear.heard(({ ready }) => ready?.has("after") === true);
   });
 
-  test("is announced also if the answer to its commit was lost, and the notification with it", { timeout: 30_000 }, async (t) => {
+  test("a commit whose answer was lost is announced, too", { timeout: 30_000 }, async (t) => {
     const proxy = await Proxy.before(url);
     t.after(() => proxy.close());
     const [one, other] = [await open(t), await open(t, proxy.url(url))];
@@ -182,7 +182,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     await ear.heard(({ ready }) => ready?.has("c") === true);
   });
 
-  test("is found by looking where a pooler gives each transaction another connection", async (t) => {
+  test("behind a pooler that changes connections, commits are found by polling", async (t) => {
     const pooled = `${url}?pooler=transaction`;
     const [one, other] = [await open(t, pooled), await open(t, pooled)];
     const ear = listen(one);
@@ -192,7 +192,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     }
   });
 
-  test("is not announced if nothing changed", async (t) => {
+  test("a call that changes nothing sends no notification", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
@@ -203,7 +203,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
     assert.ok(ear.all.length < 6, `told ${ear.all.length} times in a minute`);
   });
 
-  test("is listened to only while a caller has subscribed to it", async (t) => {
+  test("a process listens only while a caller has subscribed", async (t) => {
     const store = await open(t);
     store.onChange(() => {}, { ownOnly: true });
     await addOne(store);
@@ -217,7 +217,7 @@ describe("a commit of another process, on PostgreSQL", { skip: noServer }, () =>
   });
 });
 
-test("a notice that is too long says that there is something, not what", () => {
+test("a notification that is too long says that something changed, not what", () => {
   const many = Array.from({ length: 1_000 }, (_, i) => [i as JobKey, i as Fence] as const);
   const queues = Array.from({ length: 50 }, (_, i) => `queue ${i} äöü`);
   const notice = (ready: string[] | null, ended: typeof many) =>

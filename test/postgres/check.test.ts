@@ -15,7 +15,7 @@ describe("a check of a database on a server", { skip: noServer }, () => {
     "a gate that there is not": "gate = 'tiem'",
     "a gate before a job that is not pending": "state = 'succeeded', gate = 'time'",
   })) {
-    test(`finds ${what} that was written by hand`, async () => {
+    test(`a check finds ${what} that was written by hand`, async () => {
       const { stores, query, close } = await openHandles(server, 1);
       const [store] = stores as [PostgresStore];
       try {

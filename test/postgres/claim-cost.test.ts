@@ -23,7 +23,7 @@ describe("a claim of a worker with many definitions", { skip: noServer }, () => 
     ["a job in every queue", (count: number) => Array.from({ length: count }, (_, i) => i)],
     ["one job", () => [FEW - 1]],
   ] as const) {
-    test(`with ${jobs}, costs as many bytes and pages for ${MANY} definitions as for ${FEW}, and one more statement`, async (t) => {
+    test(`with ${jobs}, a claim costs as many bytes and pages for ${MANY} definitions as for ${FEW}, and one more statement`, async (t) => {
       const few = await cost(t, server, FEW, named(FEW));
       const some = await cost(t, server, SOME, named(SOME));
       const many = await cost(t, server, MANY, named(MANY));
@@ -38,7 +38,7 @@ describe("a claim of a worker with many definitions", { skip: noServer }, () => 
     });
   }
 
-  test("of one job at a time comes to each queue once before any of them twice", async (t) => {
+  test("claims of one job at a time reach each queue once before any of them twice", async (t) => {
     const all = Array.from({ length: SOME }, (_, i) => i);
     const { store, from } = await filled(t, server, SOME, [...all, ...all]);
     const seen: string[] = [];
@@ -46,7 +46,7 @@ describe("a claim of a worker with many definitions", { skip: noServer }, () => 
     for (const round of [seen.slice(0, SOME), seen.slice(SOME)]) assert.equal(new Set(round).size, SOME);
   });
 
-  test("takes jobs of other queues where another transaction holds those that it comes to first", async (t) => {
+  test("a claim takes jobs of other queues if another transaction holds the first ones", async (t) => {
     const { store, from, url } = await filled(t, server, SOME, [1, 2, 3]);
     const other = postgres(url, { max: 1, onnotice: () => {} });
     t.after(() => other.end());
@@ -59,7 +59,7 @@ describe("a claim of a worker with many definitions", { skip: noServer }, () => 
     assert.equal((await claim(store, { from, max: 5 })).length, 2);
   });
 
-  test("costs no more after others have made definitions: only the lanes that are new are read", async (t) => {
+  test("a claim reads only new lanes after others have added definitions", async (t) => {
     const { store, from, url } = await filled(t, server, MANY, [1]);
     const another = await openAt(t, url);
     await add(another, { name: "first" });
@@ -74,7 +74,7 @@ describe("a claim of a worker with many definitions", { skip: noServer }, () => 
     assert.ok(rows < MANY, `${rows} rows`);
   });
 
-  test("of another process finds a definition that is new since, with its first job", async (t) => {
+  test("a claim finds a definition that another process added since, with its first job", async (t) => {
     const { store, url } = await filled(t, server, SOME, []);
     const from = [{ lease: 30_000 }];
     assert.deepEqual(await claim(store, { from }), []);

@@ -29,7 +29,7 @@ describe("callbacks of `commit` on PostgreSQL", { skip: noServer }, () => {
     const orders = async () => (await server.query("select id from orders order by id", url)).map(({ id }) => Number(id));
     return { store, orders, url };
   };
-  test("a callback that never ends is rolled back when its time is over, and nothing stays locked", async (t) => {
+  test("a callback that never ends is rolled back at its timeout, and nothing stays locked", async (t) => {
     const { store, orders, url } = await stand(t, { commitLimit: 200 });
     const claimed = await running(store);
     await assert.rejects(store.settle(success(claimed, add, () => new Promise<void>(() => {}))), isTimeout);
@@ -40,7 +40,7 @@ describe("callbacks of `commit` on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await orders(), [1]);
   });
 
-  test("a statement that takes too long is ended by the server", async (t) => {
+  test("a statement that takes too long is cancelled by the server", async (t) => {
     const { store, orders } = await stand(t, { commitLimit: 200 });
     const claimed = await running(store);
     await assert.rejects(store.settle(success(claimed, add, sleep)), CommitRowsFailed);
@@ -75,7 +75,7 @@ describe("callbacks of `commit` on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await orders(), [1]);
   });
 
-  test("closing the store waits for a callback that runs", async (t) => {
+  test("close waits for a running callback", async (t) => {
     const { store, orders } = await stand(t);
     const claimed = await running(store);
     const begun = Promise.withResolvers<void>();

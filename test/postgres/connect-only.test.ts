@@ -25,7 +25,7 @@ describe("a role that may only connect", { skip: noServer, timeout: 60_000 }, ()
     await server.close();
   });
 
-  test("cannot hold up limits, builds, artifacts, events, retention or a migration", async (t) => {
+  test("a role that may only connect cannot block limits, builds, artifacts, events, retention or a migration", async (t) => {
     const folder = mkdtempSync(join(tmpdir(), "holdfast-"));
     t.after(() => rmSync(folder, { recursive: true }));
     for (const what of ["limits %s limited", "builds %s", "artifacts %s", "numbers %s", "expires %s", "migrates holdfast"])
@@ -58,7 +58,7 @@ describe("a role that may only connect", { skip: noServer, timeout: 60_000 }, ()
     assert.equal(held.length, 6, "Holdfast itself takes no advisory lock");
   });
 
-  test("cannot lock a row or a table of the schema", async () => {
+  test("a role that may only connect cannot lock a row or a table of the schema", async () => {
     await (await open(url)).close();
     for (const statement of [
       "select 1 from holdfast.mutexes for update",

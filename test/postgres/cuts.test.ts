@@ -39,7 +39,7 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
   for (const [turn, [name, prepare]] of Object.entries({ ...DEEDS, ...BUILD_DEEDS, ...WORK_DEEDS }).entries()) {
     for (const when of selectVariant(["before", "after"] as const, turn >> 1)) {
       const what = when === "before" ? "before it reaches the server" : "before its answer comes back";
-      test(`of ${name}, ${what}: the answer is the truth`, { timeout: 60_000, ...firstOf(2, turn) }, async (t) => {
+      test(`a cut of ${name}, ${what}, is answered with the truth`, { timeout: 60_000, ...firstOf(2, turn) }, async (t) => {
         // The first time something has to be looked up, later it is known.
         for (let i = 0; i < 2; i++) await (await prepare(direct, ++n)).act(store);
         const last = await prepare(direct, ++n);
@@ -65,7 +65,7 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
     }
   }
 
-  test("of many jobs whose keys do not follow each other, before its answer comes back: each caller gets its own", async () => {
+  test("a cut before the answer to many jobs with scattered keys gives each caller its own answer", async () => {
     const job = newJob({ name: "apart" });
     const alike = [
       { ...job, input: "1" },
@@ -90,7 +90,7 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
   });
 
   for (const when of ["before", "after"] as const) {
-    test(`of a connection that is just being made, ${when}: it is made again`, { timeout: 60_000 }, async () => {
+    test(`a connection cut while it is opened, ${when}, is opened again`, { timeout: 60_000 }, async () => {
       for (let at = 1; ; at++) {
         await proxy.down();
         await proxy.up();
@@ -102,7 +102,7 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
       }
     });
 
-    test(`of a look, ${when}: it is looked up again`, { timeout: 60_000 }, async () => {
+    test(`a read cut ${when} is repeated`, { timeout: 60_000 }, async () => {
       const name = `looked up ${when}`;
       const id = await addOne(direct, { name });
       for (const how of ["end", "reset"] as const) {

@@ -30,7 +30,7 @@ describe("a database that has gone back", { skip: noServer }, () => {
     return store;
   };
 
-  test("a zombie of the time that was lost settles no other worker's job", { skip: noRestart }, async (t) => {
+  test("a late settle from the lost time settles no other worker's job", { skip: noRestart }, async (t) => {
     const store = await opened(t);
     await add(store, {});
     const zombie = await claimOne(store);
@@ -45,7 +45,7 @@ describe("a database that has gone back", { skip: noServer }, () => {
   });
 
   test(
-    "what is cached of it is forgotten: a job keeps its name, and its queue what was said for it",
+    "caches of the lost time are dropped: jobs keep their names, and queues their settings",
     { skip: noRestart },
     async (t) => {
       const store = await opened(t);
@@ -65,7 +65,7 @@ describe("a database that has gone back", { skip: noServer }, () => {
     },
   );
 
-  test("a process that is on the list alone stays itself", { skip: noRestart }, async (t) => {
+  test("a process that is registered alone keeps its identity", { skip: noRestart }, async (t) => {
     const store = await opened(t);
     const first = await store.processes.register(PROCESS);
     await server.restart("immediate");
@@ -79,7 +79,7 @@ describe("a database that has gone back", { skip: noServer }, () => {
     );
   });
 
-  test("a deliverer of the time that was lost moves no place", async (t) => {
+  test("a deliverer of the lost time moves no position", async (t) => {
     const store = await opened(t, "power");
     await store.events.position({ name: "s", kind: "test" });
     const holder = await store.processes.register(PROCESS);
@@ -88,7 +88,7 @@ describe("a database that has gone back", { skip: noServer }, () => {
     assert.equal(await store.events.deliver("s", hold?.token as Fence, { seq: 5, ttl: 60_000 }), false);
   });
 
-  test("is noticed once, by the first process, also by a user's own transaction", async (t) => {
+  test("a rollback of the database is noticed once, by the first process, also by a user's own transaction", async (t) => {
     const [store, other] = [await opened(t, "power"), await opened(t, "power")];
     await addOne(store, {});
     const { job, fence } = await claimOne(store);

@@ -54,7 +54,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
   const refuses = async (t: TestContext, where: string, ...what: Parameters<typeof says>) =>
     assert.rejects(openAt(t, where), says(...what));
 
-  test("no server listens there", async (t) => {
+  test("an error says that no server listens at the address", async (t) => {
     await refuses(
       t,
       "postgres://u:r1ght@127.0.0.1:1/d",
@@ -86,7 +86,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
-  test("of several hosts one is there", testAllOnly, async (t) => {
+  test("of several hosts, one that answers is used", testAllOnly, async (t) => {
     const port = new URL(url).port;
     const store = await openAt(t, url.replace(`127.0.0.1:${port}`, `127.0.0.1:1,127.0.0.1:${port}`));
     await addOne(store);
@@ -99,7 +99,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
-  test("of several hosts another takes the writes by now", { timeout: 60_000, ...testAllOnly }, async (t) => {
+  test("of several hosts, the one that accepts writes by now is used", { timeout: 60_000, ...testAllOnly }, async (t) => {
     const hosts: string[] = [];
     const stores: PostgresStore[] = [];
     const servers = [await startServer(), await startServer()] as const;
@@ -126,7 +126,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     assert.equal((await countJobs(store.queries)).pending, 1, "and what is read is read there");
   });
 
-  test("the password is wrong, or there is no such user, or none was given", async (t) => {
+  test("an error says that the password is wrong, the user unknown, or no password was given", async (t) => {
     const { url: right } = await makeRole(t);
     for (const [user, password] of [
       ["tester_1", "wr0ng"],
@@ -138,7 +138,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     }
   });
 
-  test("there is no such database", testAllOnly, async (t) => {
+  test("an error says that the database does not exist", testAllOnly, async (t) => {
     await refuses(
       t,
       Object.assign(new URL(url), { pathname: "/nowhere" }).href,
@@ -148,12 +148,12 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
-  test("the address asks for something that the server does not know, or does not take", async (t) => {
+  test("an error says which setting of the address the server does not know or accept", async (t) => {
     for (const asked of ["shmeckel=1", "schema=other", "statement_timeout=soon"])
       await refuses(t, `${url}?${asked}`, "ADDRESS_INVALID", new RegExp(`parameter "${asked.split("=")[0]}"`), /leave it out/);
   });
 
-  test("the user may make no schema, or not write into one", testAllOnly, async (t) => {
+  test("an error says that the user may not create a schema, or not write into one", testAllOnly, async (t) => {
     const { url: own, name } = await makeRole(t);
     await refuses(t, own, "NO_RIGHTS", /permission denied for database/, /grant create on database/);
     const direct = await openAt(t);
@@ -167,7 +167,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     assert.deepEqual(await direct.queries.list({ limit: 10 }), { items: [] });
   });
 
-  test("the user, or the database, is set to read only", async (t) => {
+  test("an error says that the user or the database is read-only", async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
     const store = await openAt(t, own);
@@ -181,7 +181,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(store);
   });
 
-  test("a database that was read-only is not any more: a refused store continues by itself", testAllOnly, async (t) => {
+  test("a rejected store continues by itself when the database is no longer read-only", testAllOnly, async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
     await (await openAt(t, own)).close();
@@ -201,45 +201,40 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     assert.equal((await countJobs(store.queries)).pending, 1);
   });
 
-  test(
-    "a statement takes longer than it may, waits for longer than it may, or is cancelled by an operator",
-    testAllOnly,
-    async (t) => {
-      const direct = await openAt(t);
-      const [held, locked] = [await running(direct, { name: "a" }), await running(direct, { name: "b" })];
-      await server.query(
-        `create function dawdle() returns trigger language plpgsql as $$ begin perform pg_sleep(30); return new; end $$;
+  test("an error says that a statement or a lock wait took too long, or was cancelled by an operator", testAllOnly, async (t) => {
+    const direct = await openAt(t);
+    const [held, locked] = [await running(direct, { name: "a" }), await running(direct, { name: "b" })];
+    await server.query(
+      `create function dawdle() returns trigger language plpgsql as $$ begin perform pg_sleep(30); return new; end $$;
        create trigger dawdle before update on holdfast.jobs for each row when (new.key = ${held.job}) execute function dawdle()`,
-        url,
-      );
-      const impatient = await openAt(t, `${url}?statement_timeout=100&lock_timeout=50`);
-      const settle = ({ job, fence }: typeof held, store = impatient) => store.settle([{ job, fence, outcome: SUCCEEDED }]);
-      await assert.rejects(settle(held), says("STATEMENT_TIMEOUT", /due to statement timeout/, /statement_timeout/));
-      // Its neighbours in the transaction have their answers.
-      const [late, id] = await Promise.allSettled([settle(held), addOne(impatient, { name: "c" })]);
-      assert.deepEqual([late.status, id.status], ["rejected", "fulfilled"]);
+      url,
+    );
+    const impatient = await openAt(t, `${url}?statement_timeout=100&lock_timeout=50`);
+    const settle = ({ job, fence }: typeof held, store = impatient) => store.settle([{ job, fence, outcome: SUCCEEDED }]);
+    await assert.rejects(settle(held), says("STATEMENT_TIMEOUT", /due to statement timeout/, /statement_timeout/));
+    // Its neighbours in the transaction have their answers.
+    const [late, id] = await Promise.allSettled([settle(held), addOne(impatient, { name: "c" })]);
+    assert.deepEqual([late.status, id.status], ["rejected", "fulfilled"]);
 
-      const lock = server.query(
-        `begin; select 1 from holdfast.jobs where key = ${locked.job} for update; select pg_sleep(1); commit`,
-        url,
-      );
-      while ((await server.query("select 1 from pg_stat_activity where wait_event = 'PgSleep'", url)).length === 0)
-        await passes(5);
-      await assert.rejects(settle(locked), says("BUSY", /locked by another transaction/, /transaction that stays open/));
-      await lock;
-      assert.deepEqual(await settle(locked), ["held"]);
+    const lock = server.query(
+      `begin; select 1 from holdfast.jobs where key = ${locked.job} for update; select pg_sleep(1); commit`,
+      url,
+    );
+    while ((await server.query("select 1 from pg_stat_activity where wait_event = 'PgSleep'", url)).length === 0) await passes(5);
+    await assert.rejects(settle(locked), says("BUSY", /locked by another transaction/, /transaction that stays open/));
+    await lock;
+    assert.deepEqual(await settle(locked), ["held"]);
 
-      const patient = await openAt(t);
-      const cancelled = settle(held, patient);
-      cancelled.catch(() => {});
-      const asleep = "from pg_stat_activity where wait_event = 'PgSleep' and application_name = 'holdfast writes'";
-      while ((await server.query(`select pg_cancel_backend(pid) ${asleep}`, url)).length === 0) await passes(5);
-      await assert.rejects(cancelled, says("STATEMENT_CANCELLED", /due to user request/, /pg_cancel_backend/));
-      assert.deepEqual(await direct.inspect([held, locked]), ["held", "lost"]);
-    },
-  );
+    const patient = await openAt(t);
+    const cancelled = settle(held, patient);
+    cancelled.catch(() => {});
+    const asleep = "from pg_stat_activity where wait_event = 'PgSleep' and application_name = 'holdfast writes'";
+    while ((await server.query(`select pg_cancel_backend(pid) ${asleep}`, url)).length === 0) await passes(5);
+    await assert.rejects(cancelled, says("STATEMENT_CANCELLED", /due to user request/, /pg_cancel_backend/));
+    assert.deepEqual(await direct.inspect([held, locked]), ["held", "lost"]);
+  });
 
-  test("there are too many connections of others, for good, and for a while", async (t) => {
+  test("an error says that there are too many connections, for good or for a while", async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(
       `grant create on database ${new URL(url).pathname.slice(1)} to ${name}; alter role ${name} connection limit 3`,
@@ -264,7 +259,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(await opening);
   });
 
-  test("the user, or the database, may have fewer connections than one process needs", async (t) => {
+  test("an error says that the user or the database may have fewer connections than one process needs", async (t) => {
     const { url: own, name } = await makeRole(t);
     const database = new URL(url).pathname.slice(1);
     await server.query(`grant create on database ${database} to ${name}`, url);
@@ -290,22 +285,18 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(await openAt(t, own));
   });
 
-  test(
-    "the schema is dropped under an open store, and created anew by the next process that opens it",
-    testAllOnly,
-    async (t) => {
-      const store = await openAt(t);
-      await addOne(store);
-      await server.query("drop schema holdfast cascade", url);
-      await assert.rejects(addOne(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
-      await assert.rejects(add(store, { name: "new", id: "x" }), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
-      await assert.rejects(claim(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
-      await assert.rejects(countJobs(store.queries), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
-      await addOne(await openAt(t));
-    },
-  );
+  test("a schema dropped under an open store is created again by the next process that opens it", testAllOnly, async (t) => {
+    const store = await openAt(t);
+    await addOne(store);
+    await server.query("drop schema holdfast cascade", url);
+    await assert.rejects(addOne(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+    await assert.rejects(add(store, { name: "new", id: "x" }), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+    await assert.rejects(claim(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+    await assert.rejects(countJobs(store.queries), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+    await addOne(await openAt(t));
+  });
 
-  test("the schema holds another program's tables, which are left as they are", async (t) => {
+  test("a schema with another program's tables is rejected, and left unchanged", async (t) => {
     const theirs = [
       "create table holdfast.jobs (id integer primary key)",
       "create table holdfast.migrations (id integer primary key, name text)",
@@ -330,7 +321,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(await openAt(t));
   });
 
-  test("the database cannot store every text", testAllOnly, async (t) => {
+  test("an error says that the database's encoding cannot store every text", testAllOnly, async (t) => {
     for (const encoding of ["LATIN1", "SQL_ASCII"]) {
       const name = `tester_${encoding.toLowerCase()}`;
       await server.query(`create database ${name} template template0 encoding '${encoding}' locale_provider libc locale 'C'`);
@@ -346,7 +337,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     }
   });
 
-  test("a name, an id or a key holds a NUL", async (t) => {
+  test("a name, an id or a key with NUL is rejected", async (t) => {
     const store = await openAt(t);
     for (const bad of [{ name: "a\0b" }, { id: "a\0b" }, { key: "a\0b" }, { queue: "a\0b" }]) {
       const [refused, other] = await Promise.allSettled([addOne(store, bad), addOne(store)]);
@@ -369,7 +360,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await assert.rejects(store.queries.get("a\0b"), says("TEXT_INVALID", /which cannot be stored/, /U\+0000/));
   });
 
-  test("the disk is full", testAllOnly, async (t) => {
+  test("an error says that the disk is full", testAllOnly, async (t) => {
     const small = smallDisk();
     if (small === null) return t.skip("only root can make a small disk, where there is mount");
     const own = await startServer();
@@ -391,7 +382,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(store, { input: noise() });
   });
 
-  test("the disk is full, as a trigger makes believe", async (t) => {
+  test("an error of a full disk in a trigger is reported as such", async (t) => {
     const store = await openAt(t);
     await addOne(store);
     await server.query(
@@ -404,7 +395,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(store);
   });
 
-  test("the driver is not installed", async (t) => {
+  test("an error says that the driver is not installed", async (t) => {
     const folder = mkdtempSync(join(tmpdir(), "holdfast-bare-"));
     t.after(() => rmSync(folder, { recursive: true }));
     await install(folder);
@@ -413,7 +404,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     assert.match(stdout, /^DRIVER_MISSING .*`postgres`, which is not installed\. Run `npm install postgres`/, stderr);
   });
 
-  test("the server is too old", () => {
+  test("an error says that the server is too old", () => {
     refuseOld(150_000);
     refuseOld(180_004);
     assert.throws(
@@ -425,7 +416,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
 
   const noCertificate = spawnSync("openssl", ["version"]).status === 0 ? false : "there is no openssl here to make a certificate";
   test(
-    "the certificate has no known issuer; the connection is encrypted nevertheless, if that is enough",
+    "an error says that the certificate has no known issuer, and the connection may still be encrypted",
     { skip: noCertificate },
     async (t) => {
       const { url: plain, name } = await makeRole(t);
@@ -477,7 +468,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     },
   );
 
-  test("it is a replica, until it is made the primary", { timeout: 60_000 }, async (t) => {
+  test("an error says that the server is a replica, until it is promoted", { timeout: 60_000 }, async (t) => {
     const store = await openAt(t, url, { patience: 10_000 });
     const id = await addOne(store);
     await server.stop("fast");

@@ -11,7 +11,7 @@ describe("the thread that keeps leases on PostgreSQL", { skip: noServer, timeout
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  test("connects when something is held for a while, and not for quick jobs", async () => {
+  test("the keeper thread connects when a lease is held for a while, and not for quick jobs", async () => {
     const url = await server.createDatabase();
     const writers = async () => (await server.query(`select pid from pg_stat_activity where ${WRITERS}`, url)).length;
     const hf = await open(url);

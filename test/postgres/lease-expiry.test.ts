@@ -19,7 +19,7 @@ describe("a handler whose lease cannot be renewed", { skip: noServer }, () => {
     "says nothing": (proxy) => proxy.mute(),
   };
   for (const [what, begin] of Object.entries(OUTAGES)) {
-    test(`is aborted when its lease has expired, although the server ${what}`, { timeout: 60_000 }, async (t) => {
+    test(`a handler is aborted when its lease has expired, although the server ${what}`, { timeout: 60_000 }, async (t) => {
       const url = await server.createDatabase();
       const proxy = await Proxy.before(url);
       const hf = await open(proxy.url(url), { log: logInto([]) });

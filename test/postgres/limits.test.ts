@@ -42,7 +42,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
   }
 
   for (const seed of SEEDS) {
-    test(`hold, whichever process works on whichever of them, and there is no deadlock (HOLDFAST_SEED=${seed})`, async () => {
+    test(`limits of several queues hold whichever process works on them, without a deadlock (HOLDFAST_SEED=${seed})`, async () => {
       const random = new Random(seed);
       const handles = await openHandles(server, 4, () => random.next());
       try {
@@ -60,7 +60,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     });
   }
 
-  test("of a rate, as many start as it allows, however many claim at the same instant", async () => {
+  test("a rate starts as many jobs as it allows, however many processes claim at once", async () => {
     const handles = await openHandles(server, 8);
     try {
       const declares = declaring([limitRule({ rate: { starts: 5, per: 3_600_000 } })]);
@@ -79,7 +79,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("of a batch over many keys are decided in a handful of statements, however many wait at each", async (t) => {
+  test("a batch over many keys is decided in a handful of statements, however many jobs wait at each", async (t) => {
     const handles = await openHandles(server, 1);
     const [store] = handles.stores as [PostgresStore];
     const declares = declaring([limitRule({ concurrency: 20 })]);
@@ -107,7 +107,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("a process that works alone on a queue reads no counter twice, and rereads each that another process may have changed", async (t) => {
+  test("a process alone on a queue reads no counter twice, and rereads each that another may have changed", async (t) => {
     const handles = await openHandles(server, 2);
     const [one, two] = handles.stores as [PostgresStore, PostgresStore];
     const declares = atOnce(2);
@@ -144,7 +144,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("a start or settle of another process counts for a process that has cached the earlier counts", async () => {
+  test("a start or settle of another process counts for a process with cached counts", async () => {
     const handles = await openHandles(server, 2);
     const [one, two] = handles.stores as [PostgresStore, PostgresStore];
     try {
@@ -168,7 +168,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("what was decided and then undone is not remembered", async () => {
+  test("rolled back decisions are not remembered", async () => {
     const handles = await openHandles(server, 1);
     const [store] = handles.stores as [PostgresStore];
     try {
@@ -187,7 +187,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("a job that another begins to wait for at the instant at which it ends is not waited for any more", async () => {
+  test("a job does not wait for a job that ends at the same instant", async () => {
     const handles = await openHandles(server, 1);
     const [store] = handles.stores as [PostgresStore];
     try {
@@ -208,7 +208,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("one that is raised while others park jobs by the old one lets them start", async () => {
+  test("a limit raised while others park jobs by the old one lets them start", async () => {
     const handles = await openHandles(server, 3);
     try {
       const [one, two, three] = handles.stores as Store[] as [Store, Store, Store];

@@ -55,7 +55,7 @@ describe("who is alive, with workers on PostgreSQL", { skip: noServer }, () => {
   });
 
   test(
-    "two workers that are both pid 1: no live job is taken back, a killed one's is within a second",
+    "of two workers with pid 1, no live job is reclaimed, and a killed one's job is within a second",
     { skip: noNamespace },
     async (t) => {
       const { hf, worker, work } = await scene(t);
@@ -79,36 +79,40 @@ describe("who is alive, with workers on PostgreSQL", { skip: noServer }, () => {
     },
   );
 
-  test("one on another host is not taken for dead, not even when it is: its lease decides", { skip: noNamespace }, async (t) => {
-    const { hf, worker, work } = await scene(t);
-    const far = await worker({ concurrency: 1, lease: LEASE }, { otherHost: true });
-    const { id } = await hf.enqueue(work, { hold: true });
-    await far.next("started");
-    const lives = async () => {
-      const { others: processes } = await hf.engine.store.processes.probe();
-      return processes.filter(({ process }) => process.works.length > 0).map(({ life }) => life);
-    };
-    assert.deepEqual(await lives(), ["alive"], "its connection says so");
-    const here = await worker({ concurrency: 1, lease: LEASE });
-    await renewed(hf, 3, async () => assert.equal(await recover(here), 0, "it is not taken back"));
-    const expiresAt = await expiry();
-    far.kill();
-    await far.ended;
-    await here.next("started");
-    const [{ now }] = (await server.query("select holdfast.clock(null)::float8 as now", url)) as [{ now: number }];
-    assert.ok(now >= expiresAt, "not before its lease was over");
-    here.send({ type: "finish" });
-    const { attempt, crashes } = await hf.jobs.wait(id);
-    assert.deepEqual([attempt, crashes], [2, 1]);
-    await end(here);
-  });
+  test(
+    "a process on another host is never taken for dead, even if it is: its lease decides",
+    { skip: noNamespace },
+    async (t) => {
+      const { hf, worker, work } = await scene(t);
+      const far = await worker({ concurrency: 1, lease: LEASE }, { otherHost: true });
+      const { id } = await hf.enqueue(work, { hold: true });
+      await far.next("started");
+      const lives = async () => {
+        const { others: processes } = await hf.engine.store.processes.probe();
+        return processes.filter(({ process }) => process.works.length > 0).map(({ life }) => life);
+      };
+      assert.deepEqual(await lives(), ["alive"], "its connection says so");
+      const here = await worker({ concurrency: 1, lease: LEASE });
+      await renewed(hf, 3, async () => assert.equal(await recover(here), 0, "it is not taken back"));
+      const expiresAt = await expiry();
+      far.kill();
+      await far.ended;
+      await here.next("started");
+      const [{ now }] = (await server.query("select holdfast.clock(null)::float8 as now", url)) as [{ now: number }];
+      assert.ok(now >= expiresAt, "not before its lease was over");
+      here.send({ type: "finish" });
+      const { attempt, crashes } = await hf.jobs.wait(id);
+      assert.deepEqual([attempt, crashes], [2, 1]);
+      await end(here);
+    },
+  );
 
   for (const [ahead, behind] of [
     ["the holder's", "the other's"],
     ["the other's", "the holder's"],
   ] as const) {
     test(
-      `two hosts whose clocks are two hours apart, ${ahead} ahead: a lease holds and ends by the database's clock`,
+      `with clocks of two hosts two hours apart, ${ahead} ahead, a lease holds and ends by the database's clock`,
       { skip: noNamespace },
       async (t) => {
         const { hf, worker, work, clockAt } = await scene(t);

@@ -34,7 +34,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
       )
     ).length;
 
-  test("makes a schema of its own, and runs jobs", async (t) => {
+  test("open creates its own schema, and runs jobs", async (t) => {
     const hf = await opened(t);
     hf.work([echo]);
     const { state, output } = await hf.jobs.wait(await hf.enqueue(echo, 7));
@@ -53,7 +53,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     assert.deepEqual(await two.enqueue(echo, 1, { id: "x" }), { id: "x", duplicate: false });
   });
 
-  test("of eight that come to an empty database at the same instant one makes the tables, and all work on them", async (t) => {
+  test("of eight processes that open an empty database at once, one creates the tables, and all work on them", async (t) => {
     const options = { clock: systemClock, injected: false, random: Math.random };
     const opening = Array.from({ length: 8 }, () => PostgresStore.open(url, options));
     const stores = await Promise.all(opening);
@@ -68,7 +68,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     );
   });
 
-  test("without `create` makes nothing", async () => {
+  test("open without `create` creates nothing", async () => {
     await assert.rejects(open(url, { create: false }), code("NO_DATABASE"));
     assert.equal((await server.query("select 1 from pg_namespace where nspname = 'holdfast'", url)).length, 0);
   });
@@ -90,7 +90,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     await assert.rejects(open(url, { durability: "process" }), code("DURABILITY_DIFFERS"));
   });
 
-  test("its own clock counts, whatever that of this host says; a clock that is given counts more", async (t) => {
+  test("the server's clock counts, whatever the host's says, and a given clock wins", async (t) => {
     const hf = await opened(t);
     const [{ now }] = (await server.query("select holdfast.clock(null)::float8 as now", url)) as [{ now: number }];
     assert.ok(Math.abs((await see(hf, (await hf.enqueue(echo, 1)).id)).createdAt - now) < 60_000);
@@ -100,7 +100,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     assert.equal((await see(past, (await past.enqueue(echo, 1)).id)).createdAt, 86_400_000);
   });
 
-  test("`transaction` is for files, and says what to do instead", async (t) => {
+  test("`transaction` is for files, and the error says what to do instead", async (t) => {
     const hf = await opened(t);
     await assert.rejects(
       hf.transaction(() => null),
@@ -108,7 +108,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     );
   });
 
-  test("a process that only enqueues has three connections at most, one that works six", async (t) => {
+  test("a process that only enqueues has at most three connections, and one that works six", async (t) => {
     const hf = await opened(t);
     await hf.enqueue(echo, 1);
     assert.ok((await connections()) <= 3, `${await connections()} connections`);
@@ -129,7 +129,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     slow.calls[0]?.end();
   });
 
-  test("nothing is left of a process that has closed: no connection, no row", async () => {
+  test("a closed process leaves no connection and no row", async () => {
     const hf = await open(url);
     hf.work([echo]);
     await hf.jobs.wait(await hf.enqueue(echo, 1));
@@ -139,7 +139,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     while ((await connections()) > 0) await passes(5);
   });
 
-  test("a server that is not there is said to be so at once", async () => {
+  test("an unreachable server is reported at once", async () => {
     await assert.rejects(open("postgres://postgres:geheim@127.0.0.1:1/postgres"), (error: Error) => {
       assert.doesNotMatch(`${error.message} ${error.stack}`, /geheim/);
       return code("SERVER_GONE")(error);

@@ -22,7 +22,7 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
   afterEach(() => handles.close());
 
   for (const first of ["settle", "cancel"] as const) {
-    test(`of a cancel and a settle of one job, one wins, and the counts agree: the ${first} comes first`, async () => {
+    test(`of a cancel and a settle of one job one wins, and the counts agree: the ${first} comes first`, async () => {
       const held = await running(one);
       const bystander = await handles.bystander();
       await bystander.query(`select 1 from jobs where key = ${held.job} for update`);
@@ -44,7 +44,7 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
     });
   }
 
-  test("many cancels and settles at once: each job ends once", async () => {
+  test("many concurrent cancels and settles end each job once", async () => {
     await add(one, ...Array.from({ length: 40 }, () => ({})));
     const held = await claim(one);
     const won = await Promise.all(
@@ -60,7 +60,7 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
     await agree(handles, one);
   });
 
-  test("of two cancels of one job, one did it", async () => {
+  test("of two cancels of one job, one succeeds", async () => {
     const ids = await add(one, ...Array.from({ length: 20 }, () => ({})));
     const done = await Promise.all(ids.map((id) => Promise.all([one.cancel(id), other.cancel(id)])));
     for (const both of done) assert.deepEqual(both.toSorted(), [false, true]);
@@ -68,7 +68,7 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
     await agree(handles, one);
   });
 
-  test("a job that ends while the one behind it is cancelled, frees or cancels nothing twice", async () => {
+  test("a job that ends while its dependent is cancelled releases or cancels nothing twice", async () => {
     for (let n = 0; n < 15; n++) {
       const upstream = await running(one, { name: "up" });
       const [behind, last] = await add(one, { after: [upstream.id] }, { name: "last", id: `last-${n}` });
@@ -84,7 +84,7 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
   // ── keys ──
 
   for (const how of ["commit", "rollback"] as const) {
-    test(`a retry whose key is being taken waits for that: ${how}`, async () => {
+    test(`a retry waits for a transaction that takes its key: ${how}`, async () => {
       const failed = await running(one, { key: "k" });
       await settle(one, failed, FAILED);
       const bystander = await handles.bystander();
@@ -100,7 +100,7 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
     });
   }
 
-  test("of a retry and an enqueue of the same key, one has it", async () => {
+  test("of a retry and an enqueue with one key, one succeeds", async () => {
     for (let n = 0; n < 30; n++) {
       const failed = await running(one, { key: `k${n}` });
       await settle(one, failed, FAILED);
@@ -117,7 +117,7 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
 
   // ── removing ──
 
-  test("two who prune at once remove each job once, and an id that was chosen stays", async () => {
+  test("two concurrent prunes remove each job once, and a chosen id stays taken", async () => {
     await add(one, ...Array.from({ length: 60 }, (_, n) => ({ id: `job-${n}` })));
     for (const { id } of await claim(one)) await one.cancel(id);
     const what = { state: "cancelled", limit: 15 } as const;

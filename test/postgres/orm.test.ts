@@ -86,14 +86,14 @@ describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
     },
   };
   for (const [name, make] of Object.entries(orms)) {
-    test(`with ${name}: they are committed together, and the job runs`, async (t) => {
+    test(`with ${name}, row and job commit together, and the job runs`, async (t) => {
       await opened(t);
       hf.work([ship]);
       assert.equal((await hf.jobs.wait(await make(t).place(7))).output, 7);
       assert.deepEqual(await ids(), [7]);
     });
 
-    test(`with ${name}: a bad input takes the row with it, and so does whatever else is thrown`, async (t) => {
+    test(`with ${name}, a bad input or any thrown error rolls back the row`, async (t) => {
       await opened(t);
       const { place } = make(t);
       await assert.rejects(place("7"), code("INPUT_INVALID"));
@@ -104,7 +104,7 @@ describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
       assert.deepEqual([await ids(), await seeAll(hf)], [[], []]);
     });
 
-    test(`with ${name}: a part that is undone takes its job along, and only its own`, async (t) => {
+    test(`with ${name}, a rolled back savepoint takes its job along, and only its own`, async (t) => {
       await opened(t);
       await make(t).nested([
         { order: 1, fails: true },
@@ -118,7 +118,7 @@ describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
     });
   }
 
-  test("what is refused is refused by the promise: nothing is thrown at who waits for it", async (t) => {
+  test("a rejection rejects the promise, and throws nothing synchronously", async (t) => {
     await opened(t);
     const client = poolOf(t);
     const refused = [

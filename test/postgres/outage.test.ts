@@ -32,7 +32,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     return { proxy, direct, store };
   };
 
-  test("for three seconds: callers wait, and are answered", { timeout: 30_000 }, async (t) => {
+  test("callers wait out an outage of three seconds, and are answered", { timeout: 30_000 }, async (t) => {
     const { proxy, direct, store } = await setUp(t);
     const held = await running(direct, { name: "held" });
     await addOne(direct, { name: "seen" });
@@ -51,7 +51,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
 
   for (const how of ["refuses", "hangs up"] as const) {
     test(
-      `for longer than a caller's patience (it ${how}): the call fails, nothing was done, and later callers are served`,
+      `in an outage beyond a caller's patience (it ${how}) the call fails unexecuted, and later callers are served`,
       { timeout: 30_000, ...testAllOnly },
       async (t) => {
         const { proxy, direct, store } = await setUp(t, 500);
@@ -73,7 +73,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   }
 
   test(
-    "without a word, as when a cable is pulled: it is noticed, and what was under way is done once",
+    "a silent outage, as of a pulled cable, is noticed, and calls in flight are executed once",
     { timeout: 60_000 },
     async (t) => {
       const { proxy, direct, store } = await setUp(t, 2_000);
@@ -102,7 +102,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     },
   );
 
-  test("a statement that takes its time is left alone", { timeout: 30_000, ...testAllOnly }, async (t) => {
+  test("a slow statement is left alone", { timeout: 30_000, ...testAllOnly }, async (t) => {
     const { proxy, direct, store } = await setUp(t, 800);
     const held = await running(direct, { name: "locked" });
     // The store looks several times, and finds the statement at work.
@@ -140,22 +140,18 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     );
   }
 
-  test(
-    "a statement whose end never reaches the server is given up there, too, and sent again",
-    { timeout: 30_000 },
-    async (t) => {
-      const { proxy, direct, store } = await setUp(t, 2_000);
-      const held = await running(direct, { name: "held" });
-      const cut = proxy.cut({ of: WRITER, at: 1, when: "unsynced" });
-      const settled = store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]);
-      await cut.happened;
-      assert.deepEqual(await settled, ["held"]);
-      assert.equal((await see(direct, held.id)).state, "succeeded");
-    },
-  );
+  test("a statement whose end never reaches the server is cancelled there, and sent again", { timeout: 30_000 }, async (t) => {
+    const { proxy, direct, store } = await setUp(t, 2_000);
+    const held = await running(direct, { name: "held" });
+    const cut = proxy.cut({ of: WRITER, at: 1, when: "unsynced" });
+    const settled = store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]);
+    await cut.happened;
+    assert.deepEqual(await settled, ["held"]);
+    assert.equal((await see(direct, held.id)).state, "succeeded");
+  });
 
   test(
-    "a lone enqueue whose answer is lost is answered, also when its job has ended and gone meanwhile",
+    "a single enqueue whose answer is lost is answered, even if its job has ended and was removed",
     { timeout: 30_000, ...testAllOnly },
     async (t) => {
       const { proxy, direct, store } = await setUp(t);
@@ -174,29 +170,25 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     },
   );
 
-  test(
-    "a lone claim whose policy cannot be read any more is answered when the server is back",
-    { timeout: 60_000 },
-    async (t) => {
-      const { proxy, direct, store } = await setUp(t, 1_000);
-      const from = [{ name: "warm", lease: 60_000 }];
-      await addOne(direct, { name: "warm" });
-      assert.equal((await claim(store, { from })).length, 1);
-      const id = await addOne(direct, { name: "warm", policy: { delay: 77 } });
-      const cut = proxy.cut({ of: READER, at: 1, when: "before" });
-      const claimed = claim(store, { from }).then(
-        (claims) => claims.map((one) => one.id),
-        (error: HoldfastError) => error.code,
-      );
-      await cut.happened;
-      await proxy.down();
-      await passes(2_000);
-      await proxy.up();
-      assert.deepEqual(await claimed, [id]);
-    },
-  );
+  test("a single claim whose policy cannot be read is answered when the server is back", { timeout: 60_000 }, async (t) => {
+    const { proxy, direct, store } = await setUp(t, 1_000);
+    const from = [{ name: "warm", lease: 60_000 }];
+    await addOne(direct, { name: "warm" });
+    assert.equal((await claim(store, { from })).length, 1);
+    const id = await addOne(direct, { name: "warm", policy: { delay: 77 } });
+    const cut = proxy.cut({ of: READER, at: 1, when: "before" });
+    const claimed = claim(store, { from }).then(
+      (claims) => claims.map((one) => one.id),
+      (error: HoldfastError) => error.code,
+    );
+    await cut.happened;
+    await proxy.down();
+    await passes(2_000);
+    await proxy.up();
+    assert.deepEqual(await claimed, [id]);
+  });
 
-  test("a lone claim continues after a column that it reads was changed", { timeout: 30_000, ...testAllOnly }, async (t) => {
+  test("a single claim continues after a column that it reads was changed", { timeout: 30_000, ...testAllOnly }, async (t) => {
     const { direct, store } = await setUp(t);
     const from = [{ name: "first", lease: LEASE }];
     // Once to learn, then by one statement, which is prepared from then on.
@@ -209,7 +201,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     );
   });
 
-  test("nothing is done behind a beginning that failed", { timeout: 30_000 }, async (t) => {
+  test("nothing is executed after a failed begin", { timeout: 30_000 }, async (t) => {
     const { proxy, direct, store } = await setUp(t);
     for (const job of [{ name: "first" }, { name: "other", id: "x" }]) {
       const before = await idsOf(direct, job.name);
@@ -225,7 +217,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   });
 
   test(
-    "a call that fails takes nothing of its neighbours along, nor leaves it behind",
+    "a failed call neither removes nor leaves behind anything of other calls",
     { timeout: 30_000, ...testAllOnly },
     async (t) => {
       const { direct, store } = await setUp(t);
@@ -253,56 +245,48 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   );
 
   for (const name of [WRITER, READER, "holdfast hears%"]) {
-    test(
-      `a connection that an operator ends (${name}) is made again by itself`,
-      { timeout: 30_000, ...testAllOnly },
-      async (t) => {
-        const { direct, store } = await setUp(t);
-        const heard: Change[] = [];
-        const stop = store.onChange((change) => heard.push(change));
-        t.after(stop);
-        const there = `from pg_stat_activity where application_name like '${name}' and datname = current_database()`;
-        for (let round = 0; round < 3; round++) {
-          await untilTrue(async () => (await server.query(`select 1 ${there}`, url)).length > 0);
-          await server.query(`select pg_terminate_backend(pid) ${there}`, url);
-          const id = await addOne(store, { name: "after" });
-          assert.equal((await store.queries.get(id))?.state, "pending");
-          const told = await addOne(direct, { name: `told ${round}` });
-          assert.ok(await direct.queries.get(told));
-          await until(() => heard.some(({ own, ready }) => !own && (ready === null || ready.has(`told ${round}`))));
-          heard.length = 0;
-        }
-      },
-    );
+    test(`a connection that an operator ends (${name}) is opened again`, { timeout: 30_000, ...testAllOnly }, async (t) => {
+      const { direct, store } = await setUp(t);
+      const heard: Change[] = [];
+      const stop = store.onChange((change) => heard.push(change));
+      t.after(stop);
+      const there = `from pg_stat_activity where application_name like '${name}' and datname = current_database()`;
+      for (let round = 0; round < 3; round++) {
+        await untilTrue(async () => (await server.query(`select 1 ${there}`, url)).length > 0);
+        await server.query(`select pg_terminate_backend(pid) ${there}`, url);
+        const id = await addOne(store, { name: "after" });
+        assert.equal((await store.queries.get(id))?.state, "pending");
+        const told = await addOne(direct, { name: `told ${round}` });
+        assert.ok(await direct.queries.get(told));
+        await until(() => heard.some(({ own, ready }) => !own && (ready === null || ready.has(`told ${round}`))));
+        heard.length = 0;
+      }
+    });
   }
 
-  test(
-    "connections that are ended again and again under a load: what was answered is there, once",
-    { timeout: 60_000 },
-    async (t) => {
-      const { direct, store } = await setUp(t);
-      const answered: string[] = [];
-      const caller = async (n: number) => {
-        for (let i = 0; i < 40; i++) {
-          const id =
-            i % 2 === 0 ? await addOne(store, { name: "stormy" }) : await addOne(store, { name: "stormy", id: `${n}-${i}` });
-          answered.push(id);
-        }
-      };
-      const callers = Promise.all(Array.from({ length: 8 }, (_, n) => caller(n)));
-      while (answered.length < 300) {
-        const before = answered.length;
-        await server.query(
-          `select pg_terminate_backend(pid) from pg_stat_activity
-           where application_name = '${WRITER}' and datname = current_database() and state <> 'idle'`,
-          url,
-        );
-        await until(() => answered.length > before);
+  test("with connections ended again and again under load, every answered call is there once", { timeout: 60_000 }, async (t) => {
+    const { direct, store } = await setUp(t);
+    const answered: string[] = [];
+    const caller = async (n: number) => {
+      for (let i = 0; i < 40; i++) {
+        const id =
+          i % 2 === 0 ? await addOne(store, { name: "stormy" }) : await addOne(store, { name: "stormy", id: `${n}-${i}` });
+        answered.push(id);
       }
-      await callers;
-      assert.deepEqual((await idsOf(direct, "stormy")).toSorted(), answered.toSorted());
-    },
-  );
+    };
+    const callers = Promise.all(Array.from({ length: 8 }, (_, n) => caller(n)));
+    while (answered.length < 300) {
+      const before = answered.length;
+      await server.query(
+        `select pg_terminate_backend(pid) from pg_stat_activity
+           where application_name = '${WRITER}' and datname = current_database() and state <> 'idle'`,
+        url,
+      );
+      await until(() => answered.length > before);
+    }
+    await callers;
+    assert.deepEqual((await idsOf(direct, "stormy")).toSorted(), answered.toSorted());
+  });
 });
 
 describe("a server that crashes", { skip: noRestart }, () => {
@@ -313,37 +297,41 @@ describe("a server that crashes", { skip: noRestart }, () => {
   });
   after(() => server.close());
 
-  test("in a storm of commits: what was answered is there, once; what was refused is not", { timeout: 60_000 }, async (t) => {
-    const url = await server.createDatabase();
-    const store = await openAt(t, url);
-    const direct = await openAt(t, url);
-    const [answered, refused]: [string[], string[]] = [[], []];
-    const storm = new AbortController();
-    const caller = async (n: number) => {
-      for (let i = 0; !storm.signal.aborted; i++) {
-        const id = `${n}-${i}`;
-        await addOne(i % 2 === 0 ? store : direct, { name: "stormy", id }).then(
-          () => answered.push(id),
-          () => refused.push(id),
-        );
+  test(
+    "after a crash of the server in a storm of commits, answered calls are there once, and rejected ones are not",
+    { timeout: 60_000 },
+    async (t) => {
+      const url = await server.createDatabase();
+      const store = await openAt(t, url);
+      const direct = await openAt(t, url);
+      const [answered, refused]: [string[], string[]] = [[], []];
+      const storm = new AbortController();
+      const caller = async (n: number) => {
+        for (let i = 0; !storm.signal.aborted; i++) {
+          const id = `${n}-${i}`;
+          await addOne(i % 2 === 0 ? store : direct, { name: "stormy", id }).then(
+            () => answered.push(id),
+            () => refused.push(id),
+          );
+        }
+      };
+      const callers = Array.from({ length: 20 }, (_, n) => caller(n));
+      for (let crash = 0; crash < 3; crash++) {
+        const before = answered.length;
+        await until(() => answered.length > before + 200);
+        await server.restart("immediate");
       }
-    };
-    const callers = Array.from({ length: 20 }, (_, n) => caller(n));
-    for (let crash = 0; crash < 3; crash++) {
-      const before = answered.length;
-      await until(() => answered.length > before + 200);
-      await server.restart("immediate");
-    }
-    storm.abort();
-    await Promise.all(callers);
-    assert.deepEqual(refused, [], "no caller had to wait for longer than its patience");
-    assert.deepEqual((await idsOf(store, "stormy")).toSorted(), answered.toSorted());
-    t.diagnostic(`${answered.length} jobs, 3 crashes`);
-  });
+      storm.abort();
+      await Promise.all(callers);
+      assert.deepEqual(refused, [], "no caller had to wait for longer than its patience");
+      assert.deepEqual((await idsOf(store, "stormy")).toSorted(), answered.toSorted());
+      t.diagnostic(`${answered.length} jobs, 3 crashes`);
+    },
+  );
 
   for (const reused of [false, true]) {
     test(
-      `with a commit on its way, whose number is ${reused ? "then another's" : "unknown from then on"}: it is done again`,
+      `after a crash during a commit whose number is ${reused ? "then another's" : "unknown from then on"}, the commit is repeated`,
       { timeout: 60_000 },
       async (t) => {
         const url = await server.createDatabase();

@@ -27,7 +27,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  test("an event of a transaction that stalls is not passed over, and keeps no other event from being read", async (t) => {
+  test("an event of a stalled transaction is not skipped, and delays no other event", async (t) => {
     const { store, hand } = await ground(t, server);
     const [slow, quick] = [await hand(), await hand()];
     await slow.begin();
@@ -44,7 +44,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await seqs(store), [1, 2]);
   });
 
-  test("a subscriber gets what a user's own transaction tells when it is committed, however long that takes", async (t) => {
+  test("a subscriber gets the events of a user's own transaction after its commit, however long it takes", async (t) => {
     const { schema } = await ground(t, server);
     const hf = await open(server.url(), { schema });
     t.after(() => hf.close());
@@ -74,7 +74,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await hasGot(slow.second.id, slow.first.id, third.id);
   });
 
-  test("however many stall, and however long, each is read after its commit", async (t) => {
+  test("however many transactions stall, each event is read after its commit", async (t) => {
     const { store, hand } = await ground(t, server);
     const quick = await hand();
     const slow = [await hand(), await hand(), await hand()];
@@ -104,7 +104,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     }
   });
 
-  test("polling for events costs no more for all that was read while an old snapshot is open", async (t) => {
+  test("polling costs no more for events read while an old snapshot is open", async (t) => {
     const { schema, hand, query } = await ground(t, server);
     const [past, one] = [await hand(), await hand()];
     await past.begin("repeatable read");
@@ -133,7 +133,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
 
   for (const isReadBetween of [false, true]) {
     const when = isReadBetween ? "when it is read in between, too" : "when both are read at once, too";
-    test(`the second change of a job has the second event, though its transaction has the lower number: ${when}`, async (t) => {
+    test(`the second change of a job has the second event, although its transaction has the lower number: ${when}`, async (t) => {
       const { store, hand, job } = await ground(t, server);
       const [first, second] = [await hand(), await hand()];
       await second.begin();
@@ -153,7 +153,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     });
   }
 
-  test("what is undone takes no number", async (t) => {
+  test("a rolled back event takes no number", async (t) => {
     const { store, hand } = await ground(t, server);
     const one = await hand();
     for (const how of ["commit", "rollback", "commit"] as const) {
@@ -164,7 +164,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await seqs(store), [1, 2]);
   });
 
-  test("many unread events are numbered in steps, in their order", async (t) => {
+  test("many unread events are numbered in steps, in order", async (t) => {
     const { store, hand } = await ground(t, server);
     const one = await hand();
     const names = Array.from({ length: 2_500 }, (_, i) => String(i));
@@ -177,7 +177,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     assert.equal(await store.events.position(), 2_500);
   });
 
-  test("who finds nothing new, or is refused, writes nothing", async (t) => {
+  test("a reader that finds nothing new, or is rejected, writes nothing", async (t) => {
     const { store, hand, query } = await ground(t, server);
     const one = await hand();
     await one.begin();
@@ -198,7 +198,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await written(), before);
   });
 
-  test("without a reader, trimming numbers the events", async (t) => {
+  test("trimming numbers the events if there is no reader", async (t) => {
     const { store, hand, query } = await ground(t, server);
     const one = await hand();
     await one.begin();
@@ -210,7 +210,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     ]);
   });
 
-  test("what was read is still there after a crash of the server, at every durability", { skip: noRestart }, async (t) => {
+  test("read events are still there after a crash of the server, at every durability", { skip: noRestart }, async (t) => {
     // Nothing reaches the disk by itself.
     const fragile = await startServer({ settings: { wal_writer_delay: "10s", synchronous_commit: "off" } });
     t.after(() => fragile.close());
@@ -230,7 +230,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   });
 
   for (const seed of SEEDS) {
-    test(`four writers that stall, and readers all the while: each event once, without a gap, each job's in order (HOLDFAST_SEED=${seed})`, async (t) => {
+    test(`four stalling writers with readers: each event once, without a gap, each job's in order (HOLDFAST_SEED=${seed})`, async (t) => {
       const url = await server.createDatabase();
       // Nothing may rely on what an administrator chose.
       await server.query(`alter database ${new URL(url).pathname.slice(1)} set default_transaction_isolation = 'serializable'`);

@@ -55,7 +55,7 @@ after(async () => {
 });
 
 test(
-  "behind a pooler in transaction mode jobs are enqueued, worked, limited, locked and announced as anywhere",
+  "behind a pooler in transaction mode, jobs are enqueued, run, limited, locked and announced as usual",
   { skip },
   async () => {
     const hf = await open(address);
@@ -89,7 +89,7 @@ test(
 );
 
 test(
-  "behind a pooler, a build is led by one process and worked on by two others, each step once",
+  "behind a pooler, one process is a build's orchestrator and two others work, each step once",
   { skip, timeout: 120_000 },
   async (t) => {
     // Still fewer connections than three processes have.
@@ -122,14 +122,14 @@ test(
   },
 );
 
-test("behind a pooler, of many who look at once each gets its answer", { skip, timeout: 60_000 }, async () => {
+test("behind a pooler, concurrent reads each get their answer", { skip, timeout: 60_000 }, async () => {
   await using hf = await open(address);
   const looks = [() => hf.jobs.counts(), () => hf.jobs.list(), () => hf.queues.list(), () => hf.schedules.list()];
   const seen = await Promise.all(Array.from({ length: 300 }, (_, n) => looks[n % looks.length]?.()));
   assert.equal(seen.length, 300);
 });
 
-test("behind a pooler, what is not synced here is synced elsewhere, on the same connections", { skip }, async () => {
+test("behind a pooler, two durabilities work on the same connections", { skip }, async () => {
   await using hf = await open(address, { schema: "process", durability: "process" });
   const work = job<number>({ name: "work", run: () => {} });
   hf.work([work]);
@@ -148,7 +148,7 @@ test("behind a pooler, what is not synced here is synced elsewhere, on the same 
   await Promise.all(others.map((sql) => sql.end({ timeout: 1 })));
 });
 
-test("without ?pooler=transaction it is said what is missing", { skip, timeout: 60_000 }, async () => {
+test("without ?pooler=transaction, the error names it", { skip, timeout: 60_000 }, async () => {
   const at = new URL(address);
   at.searchParams.delete("pooler");
   const codes = new Set<string>();

@@ -75,7 +75,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     };
   };
 
-  test("one of this host whose lock file is free is dead; after a reboot it went with the host", async (t) => {
+  test("a process of this host with a free lock file is dead, and after a reboot died with the host", async (t) => {
     const { store, place } = await opened(t);
     writeFileSync(join(place.folder, "a.lock"), "");
     writeFileSync(join(place.folder, "b.lock"), "");
@@ -86,12 +86,12 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     assert.equal(left.length, 1, "what they left is gone with them");
   });
 
-  test("a lock file that is not there proves nothing", async (t) => {
+  test("a missing lock file proves nothing", async (t) => {
     const { store, place } = await opened(t);
     assert.equal(await lifeOf(store, await enter({ place: place.id, alive: "gone" })), "unknown");
   });
 
-  test("a free lock file is a copy while the connection of its process lives", async (t) => {
+  test("a free lock file is a copy while its process's connection lives", async (t) => {
     const { store, place } = await opened(t);
     writeFileSync(join(place.folder, "a.lock"), "");
     const id = await enter({ place: place.id, alive: "a" });
@@ -101,7 +101,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     while ((await lifeOf(store, id)) !== "dead") await passes(5);
   });
 
-  test("a process elsewhere is alive while its connection is, whatever its host and path are called; then its state is unknown", async (t) => {
+  test("a process elsewhere is alive while its connection is, then unknown", async (t) => {
     const { store, place } = await opened(t);
     // It would be dead here: the same name of a file, but another folder.
     writeFileSync(join(place.folder, "a.lock"), "");
@@ -112,7 +112,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     while ((await lifeOf(store, id)) !== "unknown") await passes(5);
   });
 
-  test("its row names the new connection after the old one is lost", async (t) => {
+  test("a process's row names the new connection after the old one is lost", async (t) => {
     const { store, id } = await opened(t);
     const [{ pid }] = (await backends()) as [{ id: number; pid: number }];
     await server.query(`select pg_terminate_backend(${pid})`, url);
@@ -136,7 +136,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     });
   }
 
-  test("who was struck off is on the list again when it looks, or works, and all that is known of it", async (t) => {
+  test("a process that was unregistered is registered again when it looks or works, with its details", async (t) => {
     const { store, id } = await opened(t);
     await store.processes.update(id, { works: WORKS });
     const before = await registeredProcesses(store.processes);
@@ -151,7 +151,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await registeredProcesses(store.processes), [], "who has left does not come back");
   });
 
-  test("behind a pooler no connection is its own, and a process that says now and then that it is there stays", async (t) => {
+  test("behind a pooler a process has no connection of its own, and stays by its heartbeat", async (t) => {
     const pooled = await opened(t, `${url}?pooler=transaction`);
     assert.equal((await backends()).length, 0);
     const { store } = await opened(t);
@@ -170,7 +170,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
 describe("the place of a host", () => {
   const id = randomUUID();
 
-  test("is the same for every process there, for each database a folder; elsewhere it is another", (t) => {
+  test("the folder of a host is the same for its processes, per database, and different elsewhere", (t) => {
     const [base, other] = [made(t), made(t)];
     const place = findPlace(id, [base]);
     assert.deepEqual(findPlace(id, [base]), place);
@@ -179,7 +179,7 @@ describe("the place of a host", () => {
     assert.notEqual(findPlace(id, [other])?.id, place?.id);
   });
 
-  test("is nowhere that others can write, and nowhere that is not there", (t) => {
+  test("the folder of a host is never writable by others, and must exist", (t) => {
     const [base, other] = [made(t), made(t)];
     const mine = join(base, `holdfast-${process.getuid?.()}`);
     mkdirSync(mine);
@@ -192,7 +192,7 @@ describe("the place of a host", () => {
     assert.equal(findPlace(id, [base]), null);
   });
 
-  test("is where HOLDFAST_ALIVE says, and nowhere else", (t) => {
+  test("HOLDFAST_ALIVE sets the folder of the host", (t) => {
     const [base, before] = [made(t), process.env["HOLDFAST_ALIVE"]];
     t.after(() => {
       if (before === undefined) delete process.env["HOLDFAST_ALIVE"];
@@ -205,7 +205,7 @@ describe("the place of a host", () => {
     assert.equal(findPlace(id), null);
   });
 
-  test("forgets databases that no process has opened for long, but not live processes", (t) => {
+  test("the folder of a host forgets databases that were not opened for long, but not live processes", (t) => {
     const base = made(t);
     const place = findPlace(id, [base]) as Place;
     const [gone, quiet, fresh] = [randomUUID(), randomUUID(), randomUUID()].map((other) => findPlace(other, [base]) as Place);
@@ -225,7 +225,7 @@ describe("the place of a host", () => {
     assert.equal(findPlace(id, [base])?.id, place.id);
   });
 
-  test("whose name was lost is no place", (t) => {
+  test("a folder of a host without its name is not used", (t) => {
     const base = made(t);
     const place = findPlace(id, [base]) as Place;
     writeFileSync(join(place.folder, "..", "place"), "");

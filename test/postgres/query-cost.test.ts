@@ -64,7 +64,7 @@ describe("what a query reads on PostgreSQL", { skip: noServer }, () => {
     });
   }
 
-  test("a claim past a key at which thousands wait reads no more than past one at which hundreds do", async (t) => {
+  test("a claim past a key with thousands of parked jobs reads no more than past one with hundreds", async (t) => {
     const declares = declaring([limitRule({ concurrency: 2 })]);
     const waiting = (count: number, key: string) => Array.from({ length: count }, () => newJob({ declares, limitKeys: [key] }));
     const reads: number[] = [];

@@ -121,7 +121,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   // ── locks ──
 
-  test("of twenty that acquire one lock, one has it, each time", async () => {
+  test("of twenty concurrent acquires of one lock, one succeeds, each time", async () => {
     const twenty = await processes(20);
     for (let round = 0; round < 16; round++) {
       const got = await Promise.all(twenty.map((one, n) => one.locks.acquire("l", `agent-${n}`, `${round}-${n}`, 1_000)));
@@ -196,7 +196,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     );
   }
 
-  test("of those who claim exclusively and those who acquire its lock, one has the queue", async () => {
+  test("of exclusive claims and acquires of its lock, one gets the queue", async () => {
     const [claimers, takers] = halves(await processes(12));
     for (let round = 0; round < 15; round++) {
       await add(store, ...Array.from({ length: 8 }, () => ({ queue: "q" })));
@@ -216,7 +216,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("a lock whose taking is undone goes to who waits for it", testAllOnly, async () => {
+  test("a lock whose acquire is rolled back goes to a waiting process", testAllOnly, async () => {
     const { tx, end } = await transaction();
     assert.equal(await locksIn(tx).acquire("l", "first", "t", 1_000), true);
     const second = store.locks.acquire("l", "second", "u", 1_000);
@@ -228,7 +228,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   // ── schedules ──
 
-  test("of eight that see the same tick, one makes its job, tick after tick", testAllOnly, async () => {
+  test("of eight processes that see the same tick, one creates its job, tick after tick", testAllOnly, async () => {
     const eight = await processes(8);
     let schedule = await save(store, { nextAt: clock.now() });
     for (let round = 0; round < 20; round++) {
@@ -243,7 +243,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.deepEqual([ticks.length, new Set(ticks).size], [20, 20]);
   });
 
-  test("of eight processes that trigger a schedule without overlap, one makes a job, and the others get that job", async () => {
+  test("of eight processes that trigger a schedule without overlap, one creates a job, and the others get it", async () => {
     const eight = await processes(8);
     await save(store, { nextAt: clock.now() + HOUR, overlap: false });
     for (let round = 0; round < 15; round++) {
@@ -260,7 +260,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   });
 
   test(
-    "of calls that save, pause, trigger and remove a schedule at once none fails, and a tick of it is one job or none",
+    "concurrent saves, pauses, triggers and removals of a schedule all succeed, and a tick is one job or none",
     testAllOnly,
     async () => {
       const eight = await processes(8);
@@ -293,7 +293,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     return claimed;
   }
 
-  test("a lease that is settled and taken back at once goes one way, and the job with it", testAllOnly, async () => {
+  test("a lease that is settled and reclaimed at once ends one way, and its job with it", testAllOnly, async () => {
     const [settlers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
     const ways = await Promise.all(
@@ -321,7 +321,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     );
   });
 
-  test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", async () => {
+  test("a lease settled by many processes at once, in different batches, is settled by one", async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const settlements = leases.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }));
@@ -335,7 +335,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.equal((await countJobs(store.queries)).succeeded, JOBS);
   });
 
-  test("leases that many take back at once are taken back once, whatever the order", testAllOnly, async () => {
+  test("leases reclaimed by many processes at once are reclaimed once, in any order", testAllOnly, async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const judgements = leases.map((lease) => judged(lease, "crashed"));
@@ -348,7 +348,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     for (const { id } of leases) assert.equal((await see(store, id)).crashes, 1);
   });
 
-  test("a lease that is renewed and taken back at once is held, and not stale, or lost", testAllOnly, async () => {
+  test("a lease renewed and reclaimed at once is either held and not stale, or lost", testAllOnly, async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const renewals = leases.map(({ job, fence }) => ({ job, fence, lease: LEASE }));
@@ -362,7 +362,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: false, limit: JOBS }), []);
   });
 
-  test("what is noted while a lease is taken back is dropped with it, or refused", async () => {
+  test("a checkpoint saved while its lease is reclaimed is dropped with it, or rejected", async () => {
     const [savers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
     const reclaims = leases.map((lease, n) => turn(reclaimers, n).recoveries.reclaim([judged(lease, "crashed")], "test"));
@@ -376,7 +376,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   });
 
   test(
-    "a row that a user's own transaction has locked keeps no other lease from being renewed or reclaimed",
+    "a row locked by a user's own transaction does not keep other leases from being renewed or reclaimed",
     testAllOnly,
     async () => {
       const [locked, free] = await expired(2);
@@ -401,7 +401,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     },
   );
 
-  test("a lease whose row is free again in a moment is renewed at the first call", testAllOnly, async () => {
+  test("a lease whose row is locked for a moment is renewed at the first call", testAllOnly, async () => {
     const [lease] = await expired(1);
     assert.ok(lease);
     const { tx, end } = await transaction(`select 1 from "${schema}".jobs where key = ${lease.job} for update`);

@@ -38,7 +38,7 @@ describe("a transaction whose answer is lost", { skip: noServer }, () => {
     return lost.rows(text, values);
   };
 
-  test("was committed if its receipt is there, and was not if it is not", async () => {
+  test("a transaction whose answer is lost was committed exactly if its receipt exists", async () => {
     const receipts = fresh();
     const first = receipts.next();
     await lost.command("begin");
@@ -54,7 +54,7 @@ describe("a transaction whose answer is lost", { skip: noServer }, () => {
     );
   });
 
-  test("is not committed any more once its caller got the answer that it was not", async () => {
+  test("a transaction whose caller was answered that it failed is not committed later", async () => {
     for (const isFirst of [true, false]) {
       const receipts = fresh();
       if (!isFirst) {
@@ -72,7 +72,7 @@ describe("a transaction whose answer is lost", { skip: noServer }, () => {
     }
   });
 
-  test("has not been decided as long as the server is at its commit", async () => {
+  test("a transaction is undecided while the server executes its commit", async () => {
     const receipts = fresh();
     const batch = receipts.next();
     await lost.command("begin");

@@ -58,53 +58,61 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
   };
 
   for (const [turn, [what, code]] of Object.entries(CODES).entries()) {
-    test(`because of ${what} continues by itself when that is over`, { timeout: 60_000, ...firstOf(4, turn) }, async (t) => {
-      const { hf, logged } = await start(t);
-      await server.query(
-        `create function refuses() returns trigger language plpgsql as
+    test(
+      `a worker rejected because of ${what} continues by itself when that is over`,
+      { timeout: 60_000, ...firstOf(4, turn) },
+      async (t) => {
+        const { hf, logged } = await start(t);
+        await server.query(
+          `create function refuses() returns trigger language plpgsql as
            $$ begin raise 'refused for a test' using errcode = '${code}'; end $$;
          create trigger refuses before insert on holdfast.claims for each row execute function refuses()`,
-        url,
-      );
-      const waiting = await hf.enqueue(echo, 2);
-      await until(async () => logged.some((line) => /claiming failed/.test(line)), "it says so");
-      await server.query("drop trigger refuses on holdfast.claims", url);
-      const { state, attempt, output } = await hf.jobs.wait(waiting, { timeout: "30s" });
-      assert.deepEqual([state, attempt, output], ["succeeded", 1, 2]);
-      await runs(hf, 3);
-      for (const line of logged.filter((one) => one.includes("tried again"))) assert.match(line, /"hint":"/);
-    });
+          url,
+        );
+        const waiting = await hf.enqueue(echo, 2);
+        await until(async () => logged.some((line) => /claiming failed/.test(line)), "it says so");
+        await server.query("drop trigger refuses on holdfast.claims", url);
+        const { state, attempt, output } = await hf.jobs.wait(waiting, { timeout: "30s" });
+        assert.deepEqual([state, attempt, output], ["succeeded", 1, 2]);
+        await runs(hf, 3);
+        for (const line of logged.filter((one) => one.includes("tried again"))) assert.match(line, /"hint":"/);
+      },
+    );
   }
 
   for (const [turn, [what, [shut, opened, words]]] of Object.entries(DOORS).entries()) {
-    test(`because of ${what} continues by itself when that is over`, { timeout: 60_000, ...firstOf(3, turn) }, async (t) => {
-      const name = `worker_${randomBytes(4).toString("hex")}`;
-      const database = new URL(url).pathname.slice(1);
-      await server.query(`create role ${name} login password 'r1ght'`, url);
-      roles.set(name, url);
-      await server.query(`grant create on database ${database} to ${name}`, url);
-      const own = Object.assign(new URL(url), { username: name, password: "r1ght" }).href;
-      // The role that opens it first owns it.
-      await (await open(own)).close();
-      const { logged } = await start(t, own);
-      // Another role, which is let in all the while.
-      const hf = await open(url);
-      t.after(() => hf.close());
-      await server.query(`alter role ${name} ${shut}`, url);
-      const theirs = `from pg_stat_activity where usename = '${name}'`;
-      await server.query(`select pg_terminate_backend(pid) ${theirs}`, url);
-      await until(async () => (await server.query(`select 1 ${theirs}`, url)).length === 0, "it is cut off");
-      const waiting = await hf.enqueue(echo, 2);
-      await until(async () => logged.some((line) => words.test(line)), "it says so");
-      await server.query(`alter role ${name} ${opened}`, url);
-      const { state, attempt, output } = await hf.jobs.wait(waiting, { timeout: "30s" });
-      assert.deepEqual([state, attempt, output], ["succeeded", 1, 2]);
-      await runs(hf, 3);
-      for (const line of logged.filter((one) => one.includes("tried again"))) assert.match(line, /"hint":"/);
-    });
+    test(
+      `a worker rejected because of ${what} continues by itself when that is over`,
+      { timeout: 60_000, ...firstOf(3, turn) },
+      async (t) => {
+        const name = `worker_${randomBytes(4).toString("hex")}`;
+        const database = new URL(url).pathname.slice(1);
+        await server.query(`create role ${name} login password 'r1ght'`, url);
+        roles.set(name, url);
+        await server.query(`grant create on database ${database} to ${name}`, url);
+        const own = Object.assign(new URL(url), { username: name, password: "r1ght" }).href;
+        // The role that opens it first owns it.
+        await (await open(own)).close();
+        const { logged } = await start(t, own);
+        // Another role, which is let in all the while.
+        const hf = await open(url);
+        t.after(() => hf.close());
+        await server.query(`alter role ${name} ${shut}`, url);
+        const theirs = `from pg_stat_activity where usename = '${name}'`;
+        await server.query(`select pg_terminate_backend(pid) ${theirs}`, url);
+        await until(async () => (await server.query(`select 1 ${theirs}`, url)).length === 0, "it is cut off");
+        const waiting = await hf.enqueue(echo, 2);
+        await until(async () => logged.some((line) => words.test(line)), "it says so");
+        await server.query(`alter role ${name} ${opened}`, url);
+        const { state, attempt, output } = await hf.jobs.wait(waiting, { timeout: "30s" });
+        assert.deepEqual([state, attempt, output], ["succeeded", 1, 2]);
+        await runs(hf, 3);
+        for (const line of logged.filter((one) => one.includes("tried again"))) assert.match(line, /"hint":"/);
+      },
+    );
   }
 
-  test("the connections that it needs to renew leases claims nothing until it may have them", { timeout: 60_000 }, async (t) => {
+  test("a worker without the connections to renew leases claims nothing until it has them", { timeout: 60_000 }, async (t) => {
     const name = `worker_${randomBytes(4).toString("hex")}`;
     await server.query(`create role ${name} login password 'r1ght' connection limit 6`, url);
     roles.set(name, url);

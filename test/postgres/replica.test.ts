@@ -29,7 +29,7 @@ describe("a replica", { skip: noRestart, timeout: 120_000 }, () => {
   const on = (servers: readonly PostgresServer[], attributes = "") =>
     url.href.replace(url.host, servers.map((server) => new URL(server.url()).host).join()) + attributes;
 
-  test("tells the process that opens it that it takes no writes, and what to do", async (t) => {
+  test("a replica is reported as read-only when it is opened, with a hint", async (t) => {
     const untouched = new URL(await primary.createDatabase());
     untouched.port = new URL(replica.url()).port;
     await until(async () => replica.query("select 1", untouched.href).then(...SO), "it has the new database, too");
@@ -45,7 +45,7 @@ describe("a replica", { skip: noRestart, timeout: 120_000 }, () => {
     assert.match(JSON.stringify(health), /is read-only/);
   });
 
-  test("that takes over is used from then on, and no synchronously replicated commit is lost", async (t) => {
+  test("a promoted replica is used from then on, and no synchronously replicated commit is lost", async (t) => {
     await primary.query("alter system set synchronous_standby_names = 'replica'");
     await primary.query("select pg_reload_conf()");
     await until(async () => (await stateOf("sync_state")) === "sync", "commits wait for it");

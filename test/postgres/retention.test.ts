@@ -22,7 +22,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
   });
   afterEach(() => handles.close());
 
-  test("two who remove what is too many leave what is to be kept", async () => {
+  test("two processes that remove surplus jobs leave those that are to be kept", async () => {
     await ended(one, 60);
     await keep(one, { succeeded: { count: 7 } });
     await Promise.all([expireAll(one), expireAll(other), expireAll(one), expireAll(other)]);
@@ -31,7 +31,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await agree(handles, one);
   });
 
-  test("the second process has nothing to do, and does not wait", async () => {
+  test("a second process has nothing to remove, and does not wait", async () => {
     await ended(one, 3);
     await keep(one, { succeeded: { count: 0 } });
     const bystander = await handles.bystander();
@@ -42,25 +42,21 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     assert.equal((await countJobs(one.queries)).succeeded, 0);
   });
 
-  test(
-    "a job whose row another session has locked is left for later, and the others are removed",
-    { timeout: 40_000 },
-    async () => {
-      await keep(one, { succeeded: { count: 0 } });
-      await expireAll(one);
-      const [first] = (await ended(one, 3)) as [number];
-      const bystander = await handles.bystander();
-      await bystander.query(`select 1 from jobs where key = ${first} for no key update`);
-      await expireAll(one);
-      assert.equal((await countJobs(one.queries)).succeeded, 1);
-      await bystander.end("commit");
-      await expireAll(one);
-      assert.equal((await countJobs(one.queries)).succeeded, 0);
-      assert.deepEqual(await handles.query("select * from expiring"), []);
-    },
-  );
+  test("a job whose row another session has locked is removed later, and the others now", { timeout: 40_000 }, async () => {
+    await keep(one, { succeeded: { count: 0 } });
+    await expireAll(one);
+    const [first] = (await ended(one, 3)) as [number];
+    const bystander = await handles.bystander();
+    await bystander.query(`select 1 from jobs where key = ${first} for no key update`);
+    await expireAll(one);
+    assert.equal((await countJobs(one.queries)).succeeded, 1);
+    await bystander.end("commit");
+    await expireAll(one);
+    assert.equal((await countJobs(one.queries)).succeeded, 0);
+    assert.deepEqual(await handles.query("select * from expiring"), []);
+  });
 
-  test("a job whose end is about to be committed while its queue first says how long to keep it goes in the end", async () => {
+  test("a job that commits its end while its queue first declares `keep` is removed in the end", async () => {
     const held = await running(one);
     await ended(one, 2);
     // As a settle does that knows of nothing to be kept, and has looked for the last time.
@@ -82,7 +78,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await agree(handles, one);
   });
 
-  test("a job that is settled by a process without its queue's settings is removed all the same, with its event", async () => {
+  test("a job settled by a process without its queue's settings is removed, too, with its event", async () => {
     await one.queues.declare([declaring([], { settings: { events: true, keep: { succeeded: { count: 0 } } } })]);
     await expireAll(one);
     const held = [await running(one), await running(one)];
@@ -93,7 +89,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await agree(handles, one);
   });
 
-  test("a job whose end has begun, but written nothing, when its queue first says how long to keep it goes in the end", async () => {
+  test("a job whose end has begun but written nothing when its queue declares `keep` is removed in the end", async () => {
     const held = await running(one);
     await ended(one, 2);
     // The statement sees what is set as it was before it waits for the time, and comes to the job after that.

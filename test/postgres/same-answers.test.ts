@@ -53,7 +53,7 @@ describe("calls that are one statement, and the same calls in a longer transacti
     const isCalm = story % 2 === 0;
     const what = isCalm ? "where little else happens" : "whatever else happens";
     for (const seed of SEEDS)
-      test(`give the same answers, and leave the same rows, ${what} (HOLDFAST_SEED=${seed}, ${story})`, async (t) => {
+      test(`single statements and longer transactions give the same answers and rows, ${what} (HOLDFAST_SEED=${seed}, ${story})`, async (t) => {
         const worlds = [await open(t, server, true), await open(t, server, false)] as const;
         const random = new Random(seed, story);
         let lone = 0;

@@ -18,12 +18,12 @@ describe("a server for tests", { skip: noServer }, () => {
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  test("is a PostgreSQL that takes statements", async () => {
+  test("a test server is a PostgreSQL that executes statements", async () => {
     const [row] = await server.query("select 1 as a; select current_setting('server_version_num')::int as version");
     assert.ok((row?.["version"] as number) >= 140_000, JSON.stringify(row));
   });
 
-  test("makes databases that share nothing, and drops one while a client is connected to it", async () => {
+  test("a test server creates independent databases, and drops one while a client is connected", async () => {
     const [one, other] = [await server.createDatabase(), await server.createDatabase()];
     await server.query("create table t (a int)", one);
     await server.query("create table t (a text)", other);
@@ -36,7 +36,7 @@ describe("a server for tests", { skip: noServer }, () => {
     await server.dropDatabase(other);
   });
 
-  test("orders text as most databases do, not by its bytes", { skip: noRestart }, async () => {
+  test("a test server orders text by language, not by bytes", { skip: noRestart }, async () => {
     const rows = await server.query("select a from (values ('a'), ('B')) as t (a) order by a");
     assert.deepEqual(
       rows.map(({ a }) => a),
@@ -45,7 +45,7 @@ describe("a server for tests", { skip: noServer }, () => {
   });
 
   for (const mode of ["fast", "immediate"] as const) {
-    test(`stopped ${mode} it is gone, and started again it has what was committed`, { skip: noRestart }, async () => {
+    test(`a test server stopped ${mode} is gone, and has its commits when it starts again`, { skip: noRestart }, async () => {
       const url = await server.createDatabase();
       await server.query("create table kept as select 1 as a", url);
       const { pid } = processOf(server.dataFolder);
@@ -61,7 +61,7 @@ describe("a server for tests", { skip: noServer }, () => {
     });
   }
 
-  test("a server that cannot start says why", { skip: noRestart }, async () => {
+  test("a test server that cannot start says why", { skip: noRestart }, async () => {
     await server.query("alter system set shared_preload_libraries = 'nothing_of_that_name'");
     await assert.rejects(server.restart(), /nothing_of_that_name/);
     await assert.rejects(startServer({ settings: { no_such_setting: "1" } }), /no_such_setting/);
@@ -69,7 +69,7 @@ describe("a server for tests", { skip: noServer }, () => {
 });
 
 describe("a server of our own leaves no process and no folder behind", { skip: noRestart, concurrency: 2 }, () => {
-  test("when it is closed", async () => {
+  test("a closed test server leaves no process and no folder", async () => {
     const server = await startServer();
     const left = whatIsLeft(server.dataFolder);
     assert.deepEqual(left(), ["the server", "its folder"]);
@@ -77,7 +77,7 @@ describe("a server of our own leaves no process and no folder behind", { skip: n
     assert.deepEqual(left(), []);
   });
 
-  test("when it is stopped, then closed", async () => {
+  test("a stopped and closed test server leaves no process and no folder", async () => {
     const server = await startServer();
     const left = whatIsLeft(server.dataFolder);
     await server.stop("immediate");
@@ -86,7 +86,7 @@ describe("a server of our own leaves no process and no folder behind", { skip: n
   });
 
   for (const signal of ["SIGKILL", "SIGINT", "SIGTERM"] as const) {
-    test(`when its owner ends by ${signal}`, async () => {
+    test(`a test server whose owner ends by ${signal} leaves no process and no folder`, async () => {
       const { child, left } = await ownerThat("stays");
       assert.deepEqual(left(), ["the server", "its folder"]);
       child.kill(signal);
@@ -94,7 +94,7 @@ describe("a server of our own leaves no process and no folder behind", { skip: n
     });
   }
 
-  test("when its owner is killed before it is ready", async () => {
+  test("a test server whose owner is killed before it is ready leaves no process and no folder", async () => {
     const place = await mkdtemp(join(tmpdir(), "holdfast-place-"));
     await chmod(place, 0o755);
     const child = startOwner("stays", { TMPDIR: place });
@@ -104,7 +104,7 @@ describe("a server of our own leaves no process and no folder behind", { skip: n
     await rmdir(place);
   });
 
-  test("when its owner forgets it, and is not kept from ending", async () => {
+  test("a forgotten test server does not keep its owner alive, and leaves nothing", async () => {
     const { child, left } = await ownerThat("leaves");
     assert.equal(child.exitCode ?? (await once(child, "exit"))[0], 0);
     await until(() => left().length === 0, "everything is cleared away");

@@ -30,7 +30,7 @@ const ODD = {
   default_transaction_isolation: "serializable",
 };
 
-test("settings of a database change nothing that goes in or comes out", { skip, timeout: 30_000 }, async (t) => {
+test("settings of a database change no value on the way in or out", { skip, timeout: 30_000 }, async (t) => {
   const [plain, odd] = [await server.createDatabase(), await server.createDatabase()];
   for (const [name, value] of Object.entries(ODD))
     await server.query(`alter database ${new URL(odd).pathname.slice(1)} set ${name} = ${value}`);
@@ -42,7 +42,7 @@ test("settings of a database change nothing that goes in or comes out", { skip, 
 
 for (const durability of ["power", "process"] as const) {
   test(
-    `connections that write at durability ${durability} do so whatever a database is set to, also when they are made anew`,
+    `connections with durability ${durability} keep it whatever a database is set to, also after a reconnect`,
     { skip, timeout: 30_000 },
     async () => {
       const url = await server.createDatabase();
@@ -70,7 +70,7 @@ for (const durability of ["power", "process"] as const) {
   );
 }
 
-test("no connection has several processes of the server read for it, whatever a database is set to", { skip }, async () => {
+test("no connection uses parallel workers, whatever a database is set to", { skip }, async () => {
   const url = await server.createDatabase();
   await server.query(`alter database ${new URL(url).pathname.slice(1)} set max_parallel_workers_per_gather = 8`);
   const setting = "select current_setting('max_parallel_workers_per_gather') as n";

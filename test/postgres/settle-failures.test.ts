@@ -39,26 +39,30 @@ describe("a finished job whose end the server does not take", { skip: noServer }
   const PASSING = ["XX000", "XX001", "58030", "53400", "53100", "26000", "57014", "40001", "P0001", "0A000", "42703"];
   // All are told apart by their codes alone, so a few at a time will do.
   for (const code of selectFrom(PASSING, 4)) {
-    test(`for a reason that is not its own (${code}) is a success when that is over`, { timeout: 30_000 }, async (t) => {
-      const { hf, logged } = await openAt(t);
-      await refuse(code);
-      const jobs = await hf.enqueueMany(echo, ["a", "poison", "b", "c"]);
-      hf.work([echo]);
-      const [first, poison, ...others] = jobs.map((one) => hf.jobs.wait(one)) as Promise<Finished<string>>[];
-      // Its neighbours do not wait for it.
-      for (const one of await Promise.all([first, ...others])) assert.equal(one?.state, "succeeded");
-      while (!logged.some((message) => message.includes("could not be recorded"))) await passes(5);
-      assert.equal((await hf.jobs.get(jobs[1]?.id as string))?.state, "running");
-      // Nor do those that come later.
-      assert.equal((await hf.jobs.wait(await hf.enqueue(echo, "later"))).state, "succeeded");
-      await relent();
-      const { state, attempt, output } = (await poison) as Finished<string>;
-      assert.deepEqual([state, attempt, output], ["succeeded", 1, "poison"]);
-    });
+    test(
+      `a success rejected for a reason that is not its own (${code}) is recorded when that is over`,
+      { timeout: 30_000 },
+      async (t) => {
+        const { hf, logged } = await openAt(t);
+        await refuse(code);
+        const jobs = await hf.enqueueMany(echo, ["a", "poison", "b", "c"]);
+        hf.work([echo]);
+        const [first, poison, ...others] = jobs.map((one) => hf.jobs.wait(one)) as Promise<Finished<string>>[];
+        // Its neighbours do not wait for it.
+        for (const one of await Promise.all([first, ...others])) assert.equal(one?.state, "succeeded");
+        while (!logged.some((message) => message.includes("could not be recorded"))) await passes(5);
+        assert.equal((await hf.jobs.get(jobs[1]?.id as string))?.state, "running");
+        // Nor do those that come later.
+        assert.equal((await hf.jobs.wait(await hf.enqueue(echo, "later"))).state, "succeeded");
+        await relent();
+        const { state, attempt, output } = (await poison) as Finished<string>;
+        assert.deepEqual([state, attempt, output], ["succeeded", 1, "poison"]);
+      },
+    );
   }
 
   const OWN = ["22001", "22003", "22021", "22P05", "23514", "54000"];
-  test(`because of what it wants to write (${OWN.join(", ")}) has failed, and no other`, { timeout: 60_000 }, async (t) => {
+  test(`a success rejected for what it writes (${OWN.join(", ")}) has failed, and no other`, { timeout: 60_000 }, async (t) => {
     const { hf } = await openAt(t);
     hf.work([echo]);
     for (const code of OWN) {
@@ -74,7 +78,7 @@ describe("a finished job whose end the server does not take", { skip: noServer }
     }
   });
 
-  test("that another waits for does not keep the others of its batch from being settled", async (t) => {
+  test("a rejected success that a dependent waits for does not block the others of its batch", async (t) => {
     const many = 5;
     const { hf, logged } = await openAt(t);
     const { promise: opened, resolve: open } = Promise.withResolvers<void>();
@@ -112,7 +116,7 @@ describe("a finished job whose end the server does not take", { skip: noServer }
     );
   });
 
-  test("because of a follow-up that no database could store has failed, and no other", { timeout: 30_000 }, async (t) => {
+  test("a success with a follow-up that no database could store has failed, and no other", { timeout: 30_000 }, async (t) => {
     const { hf } = await openAt(t);
     const parent = job<number, string>({
       name: "parent",
@@ -139,7 +143,7 @@ describe("a finished job whose end the server does not take", { skip: noServer }
     assert.equal((await hf.jobs.counts({ name: "echo" })).pending, 2);
   });
 
-  test("is not made more of by the log: it is said once a round, and rounds grow longer", { timeout: 30_000 }, async (t) => {
+  test("a rejected success is logged once a round, and rounds grow longer", { timeout: 30_000 }, async (t) => {
     const { hf, logged } = await openAt(t);
     await refuse("XX000");
     const jobs = await hf.enqueueMany(

@@ -41,7 +41,7 @@ describe("a backlog's settlements, over a second connection", { skip: noServer }
     while ((await writers()) < 2) await store.settle((await backlog(name)).map(settlementOf));
   }
 
-  test("are all written, and so is what follows from them", async () => {
+  test("a backlog's settlements are all written, with their effects", async () => {
     assert.equal(await writers(), 1);
     await openSecond("warm-up");
     const jobs = await backlog("many");
@@ -58,7 +58,7 @@ describe("a backlog's settlements, over a second connection", { skip: noServer }
     assert.equal((await see(store, behind[0]?.id as string)).state, "pending");
   });
 
-  test("are counted in another row than those of the first connection, so that neither waits for the other", async () => {
+  test("a backlog's settlements are counted in a row of their own, so that neither connection waits", async () => {
     await openSecond("warm-up");
     const [first, ...others] = await backlog("counted");
     await store.settle([settlementOf(first as Claimed)]);
@@ -72,7 +72,7 @@ describe("a backlog's settlements, over a second connection", { skip: noServer }
     );
   });
 
-  test("are written once when that connection is lost", async () => {
+  test("a backlog's settlements are written once when that connection is lost", async () => {
     await openSecond("warm-up");
     const jobs = await backlog("lost");
     await server.query(`select pg_terminate_backend(pid) from pg_stat_activity where ${WRITERS}`);
@@ -82,7 +82,7 @@ describe("a backlog's settlements, over a second connection", { skip: noServer }
   });
 
   test(
-    "go over the first connection where the role may have no more, also while the store closes",
+    "a backlog's settlements use the first connection if the role may have no more, also during close",
     { timeout: 60_000 },
     async (t) => {
       const url = await server.createDatabase();
@@ -122,7 +122,7 @@ describe("a backlog's settlements, over a second connection", { skip: noServer }
     },
   );
 
-  test("are none of them written when the server goes down before all are", async (t) => {
+  test("none of a backlog's settlements is written when the server crashes before all are", async (t) => {
     const proxy = await Proxy.before(server.url());
     t.after(() => proxy.close());
     const options = { clock: systemClock, injected: false, random: Math.random, patience: 200 };

@@ -32,7 +32,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
   for (const [how, way] of Object.entries(WAYS)) {
     for (const queues of [["a"], ["a", "b"]]) {
       const what = queues.length === 1 ? "one queue" : "two queues";
-      test(`a job that another session changes while it is claimed ${how} from ${what} is claimed, and no claim is of nothing`, async () => {
+      test(`a job that another session changes while it is claimed ${how} from ${what} is claimed, and no claim is empty`, async () => {
         const { stores, schema, query, bystander, blocked, close } = await openHandles(server, 1);
         const [store] = stores as [PostgresStore];
         try {
@@ -61,7 +61,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
 
   for (const names of [["lone"], ["lone", "other"]]) {
     const what = names.length === 1 ? "one lane" : "two queues";
-    test(`a claim from ${what} says what is left behind it, unless others hold some of that, or there may be more`, async () => {
+    test(`a claim from ${what} returns the outlook, unless others hold some jobs or there may be more`, async () => {
       const { stores, bystander, close } = await openHandles(server, 1);
       const [store] = stores as [PostgresStore];
       const from = names.map((name) => ({ name, lease: LEASE }));
@@ -93,7 +93,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
     });
   }
 
-  test("a call that reaches the server after its caller got the answer that it was not done is refused", async (t) => {
+  test("a call that reaches the server after its caller was answered is rejected", async (t) => {
     const url = await server.createDatabase();
     const proxy = await Proxy.before(url);
     t.after(() => proxy.close());
@@ -126,7 +126,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
     "before it reaches the server": "before",
     "before its answer comes back": "after",
   } as const)) {
-    test(`ends of jobs that are cut off ${what}: each has its own fate, and is counted once`, async (t) => {
+    test(`settles cut off ${what} have each their own outcome, and are counted once`, async (t) => {
       const url = await server.createDatabase();
       const proxy = await Proxy.before(url);
       t.after(() => proxy.close());
@@ -174,7 +174,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
     });
   }
 
-  test("the end of a job that another waits for is written by a store that is being closed", async (t) => {
+  test("the end of a job with a dependent is written by a store that is being closed", async (t) => {
     const url = await server.createDatabase();
     const direct = await openAt(t, url);
     const store = await openAt(t, url);
@@ -189,7 +189,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
     assert.equal((await see(direct, behind.id)).state, "pending");
   });
 
-  test("one that the server is still at when it is asked for is waited for, and answered as it ends", async (t) => {
+  test("a statement that the server still executes is awaited, and answered as it ends", async (t) => {
     const url = await server.createDatabase();
     const proxy = await Proxy.before(url);
     t.after(() => proxy.close());
@@ -231,7 +231,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
     }
   });
 
-  test("nothing is committed without waiting for the disk, also when the connection has forgotten that it should", async (t) => {
+  test("no commit skips the wait for the disk, even if the connection's setting was changed", async (t) => {
     const url = await server.createDatabase();
     const store = await openAt(t, url);
     await store.enqueue([JOB]);
@@ -253,7 +253,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
   });
 
   for (const what of ["id", "key"] as const) {
-    test(`of eight that enqueue with one ${what} at the same instant one has made the job, time after time`, async () => {
+    test(`of eight concurrent enqueues with one ${what} one creates the job, time after time`, async () => {
       const { stores, query, close } = await openHandles(server, 8);
       try {
         for (let round = 0; round < 20; round++) {
@@ -280,7 +280,7 @@ describe("a server that by itself would not wait for its disk", { skip: noRestar
   });
   after(() => server.close());
 
-  test("has lost nothing after a crash that was answered, by one statement or several", { timeout: 60_000 }, async (t) => {
+  test("a server with synchronous_commit off loses nothing that was answered before a crash", { timeout: 60_000 }, async (t) => {
     const url = await server.createDatabase();
     const store = await openAt(t, url);
     // Another process listens, so that a notification, which waits for nothing, is sent right behind each of them.

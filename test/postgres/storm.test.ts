@@ -33,7 +33,7 @@ describe("a storm of operations from several handles", { skip: noServer }, () =>
   after(() => server.close());
 
   for (const seed of SEEDS) {
-    test(`leaves counts that are those of the rows, and nothing that waits for ever (HOLDFAST_SEED=${seed})`, async () => {
+    test(`a storm of operations leaves counts that match the rows, and no job that waits for ever (HOLDFAST_SEED=${seed})`, async () => {
       const random = new Random(seed);
       const handles = await openHandles(server, HANDLES, () => random.next());
       try {

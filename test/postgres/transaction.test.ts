@@ -70,7 +70,7 @@ const somebodyWaits = async () => {
 
 const orders = async () => (await client.query("select count(*)::int as n from orders")).rows[0].n as number;
 
-test("with pg: a job goes in with the user's row, and is claimable when the user commits, not before", { skip }, async () => {
+test("with pg, a job is added with the user's row, and is claimable after the user's commit", { skip }, async () => {
   await client.query("begin");
   await client.query("insert into orders values (1)");
   const [answer] = (await store.enqueueWithin(client, [newJob({ input: '"paid"' })])) as [Enqueued];
@@ -81,7 +81,7 @@ test("with pg: a job goes in with the user's row, and is claimable when the user
   assert.equal(await orders(), 1);
 });
 
-test("with postgres: the same, within its own transaction", { skip }, async () => {
+test("with postgres, a job is added within its own transaction", { skip }, async () => {
   const answers = await sql.begin(async (tx) => {
     await tx`insert into orders values (1)`;
     return store.enqueueWithin(tx, [newJob({ id: "a" }), newJob({ priority: 5 })]);
@@ -89,7 +89,7 @@ test("with postgres: the same, within its own transaction", { skip }, async () =
   assert.deepEqual(await claimIds(store), [(answers as Enqueued[])[1]?.id, "a"]);
 });
 
-test("a rollback takes the job with it, and its id and key are free again", { skip }, async () => {
+test("a rollback removes the job, and frees its id and key", { skip }, async () => {
   await client.query("begin");
   await client.query("insert into orders values (1)");
   await store.enqueueWithin(client, [newJob({ id: "a", key: "k", name: "new name" })]);
@@ -98,7 +98,7 @@ test("a rollback takes the job with it, and its id and key are free again", { sk
   await add(store, { id: "a", key: "k", name: "other name" });
 });
 
-test("a rollback to the user's own savepoint takes the job with it, too", { skip }, async () => {
+test("a rollback to the user's savepoint removes the job", { skip }, async () => {
   await client.query("begin");
   await client.query("savepoint mine");
   await store.enqueueWithin(client, [newJob({ id: "a" })]);
@@ -108,7 +108,7 @@ test("a rollback to the user's own savepoint takes the job with it, too", { skip
   assert.deepEqual((await claimIds(store)).sort(), ["a", "b"]);
 });
 
-test("an enqueue that is refused or throws has left nothing, and the user's transaction continues", { skip }, async () => {
+test("a rejected enqueue leaves nothing, and the user's transaction continues", { skip }, async () => {
   await add(store, { id: "taken", name: "other" });
   await client.query("begin");
   assert.deepEqual(await store.enqueueWithin(client, [newJob({ id: "x" }), newJob({ id: "taken" })]), [
@@ -123,7 +123,7 @@ test("an enqueue that is refused or throws has left nothing, and the user's tran
   assert.equal(await orders(), 1);
 });
 
-test("duplicates are known within the transaction, those of the transaction too", { skip }, async () => {
+test("duplicates are known within the transaction, also those of the transaction", { skip }, async () => {
   await add(store, { id: "a" }, { id: "holder", key: "k" });
   await client.query("begin");
   const first = await store.enqueueWithin(client, [newJob({ id: "a" }), newJob({ key: "k" }), newJob({ id: "b", key: "l" })]);
@@ -140,21 +140,17 @@ test("duplicates are known within the transaction, those of the transaction too"
   ]);
 });
 
-test(
-  "of two transactions that enqueue one id at once, the second waits for the first, and is its duplicate",
-  { skip },
-  async () => {
-    await client.query("begin");
-    await store.enqueueWithin(client, [newJob({ id: "a" })]);
-    const late = other.enqueue([newJob({ id: "a" })]);
-    await somebodyWaits();
-    await client.query("commit");
-    assert.deepEqual(await late, [{ id: "a", duplicate: true }]);
-  },
-);
+test("of two transactions that enqueue one id, the second waits for the first, and gets a duplicate", { skip }, async () => {
+  await client.query("begin");
+  await store.enqueueWithin(client, [newJob({ id: "a" })]);
+  const late = other.enqueue([newJob({ id: "a" })]);
+  await somebodyWaits();
+  await client.query("commit");
+  assert.deepEqual(await late, [{ id: "a", duplicate: true }]);
+});
 
 test(
-  "with postgres, whose transactions fail with each failed statement: a transaction that had to look again continues",
+  "with postgres, whose transactions fail with each failed statement, a transaction that had to look again continues",
   { skip },
   async () => {
     await client.query("begin");
@@ -170,7 +166,7 @@ test(
   },
 );
 
-test("so is the second of two transactions of pg", { skip }, async () => {
+test("with pg, the second of two transactions with one id continues, too", { skip }, async () => {
   const second = new Client(server.url());
   await second.connect();
   await client.query("begin");
@@ -185,7 +181,7 @@ test("so is the second of two transactions of pg", { skip }, async () => {
   await second.end();
 });
 
-test("a transaction that stays open holds up neither claims nor new names nor definitions of others", { skip }, async () => {
+test("an open transaction delays neither claims nor new names nor definitions of others", { skip }, async () => {
   const limited = declaring([limitRule({ keyed: false, concurrency: 1 })]);
   await add(store, { declares: limited, limitKeys: [""], id: "first" });
   await client.query("begin");
@@ -207,24 +203,20 @@ test("a transaction that stays open holds up neither claims nor new names nor de
   );
 });
 
-test(
-  "a job with limits that is to run at once does so, also when the clock is set back before a worker claims",
-  { skip },
-  async () => {
-    const declares = declaring([limitRule({ keyed: false, concurrency: 1 })]);
-    await client.query("begin");
-    await store.enqueueWithin(client, [
-      newJob({ id: "now", declares, limitKeys: [""] }),
-      newJob({ id: "later", declares, limitKeys: [""], delay: 1_000 }),
-    ]);
-    await client.query("commit");
-    clock.set(clock.now() - 3_600_000);
-    const from = [{ lease: 1_000 }];
-    assert.equal((await store.outlook(from)).ready, true);
-    assert.equal((await store.queries.overview()).queues[0]?.oldestAt, (await see(store, "now")).createdAt);
-    assert.deepEqual(await claimIds(store, { from }), ["now"]);
-  },
-);
+test("a job with limits that is due at once runs, even if the clock is set back before a claim", { skip }, async () => {
+  const declares = declaring([limitRule({ keyed: false, concurrency: 1 })]);
+  await client.query("begin");
+  await store.enqueueWithin(client, [
+    newJob({ id: "now", declares, limitKeys: [""] }),
+    newJob({ id: "later", declares, limitKeys: [""], delay: 1_000 }),
+  ]);
+  await client.query("commit");
+  clock.set(clock.now() - 3_600_000);
+  const from = [{ lease: 1_000 }];
+  assert.equal((await store.outlook(from)).ready, true);
+  assert.equal((await store.queries.overview()).queues[0]?.oldestAt, (await see(store, "now")).createdAt);
+  assert.deepEqual(await claimIds(store, { from }), ["now"]);
+});
 
 for (const [what, given] of [
   ["a key", { key: "same" }],
@@ -260,7 +252,7 @@ for (const [what, given] of [
   );
 }
 
-test("a job that comes after one that ends meanwhile does not wait for ever", { skip }, async () => {
+test("a job whose upstream ends meanwhile does not wait for ever", { skip }, async () => {
   await add(store, { id: "up" });
   const up = await claimOne(store);
   await client.query("begin");
@@ -271,7 +263,7 @@ test("a job that comes after one that ends meanwhile does not wait for ever", { 
   assert.deepEqual(await claimIds(store), ["down"]);
 });
 
-test("a lower durability of the user's session is raised for the transaction that brings a job", { skip }, async () => {
+test("a lower durability of the user's session is raised for the transaction that adds a job", { skip }, async () => {
   await client.query("set synchronous_commit = off");
   await client.query("begin");
   await store.enqueueWithin(client, [newJob()]);
@@ -283,7 +275,7 @@ test("a lower durability of the user's session is raised for the transaction tha
 const refusedWith = (code: string) => (error: unknown) =>
   error instanceof HoldfastError && error.code === code && error.hint !== "";
 
-test("a transaction in which a statement has failed is refused as what it is", { skip }, async () => {
+test("a transaction with a failed statement is rejected as such", { skip }, async () => {
   await client.query("begin");
   await assert.rejects(client.query("select 1 / 0"));
   await assert.rejects(async () => store.enqueueWithin(client, [newJob()]), refusedWith("TX_ABORTED"));
@@ -291,7 +283,7 @@ test("a transaction in which a statement has failed is refused as what it is", {
   assert.deepEqual(await seeAll(store), []);
 });
 
-test("what is no open transaction on this database is refused, and nothing is written", { skip }, async () => {
+test("a value that is not an open transaction on this database is rejected, and nothing is written", { skip }, async () => {
   const elsewhere = await server.createDatabase();
   const stranger = new Client(elsewhere);
   await stranger.connect();
@@ -309,7 +301,7 @@ test("what is no open transaction on this database is refused, and nothing is wr
   assert.deepEqual(await seeAll(store), []);
 });
 
-test("a transaction that is read-only is refused with an error that says so, and continues", { skip }, async () => {
+test("a read-only transaction is rejected with an error that says so, and continues", { skip }, async () => {
   await client.query("begin read only");
   await assert.rejects(async () => store.enqueueWithin(client, [newJob()]), refusedWith("TX_READ_ONLY"));
   assert.equal((await client.query("select 1 as one")).rows[0].one, 1);
@@ -321,7 +313,7 @@ test("a transaction that is read-only is refused with an error that says so, and
   assert.deepEqual(await seeAll(store), []);
 });
 
-test("settings of the user's session change nothing, and are as they were afterwards", { skip }, async () => {
+test("settings of the user's session have no effect, and are unchanged afterwards", { skip }, async () => {
   const show = async () => {
     const { rows } = await client.query(
       "select current_setting('array_nulls') as nulls, current_setting('extra_float_digits') as digits",
@@ -341,25 +333,21 @@ test("settings of the user's session change nothing, and are as they were afterw
   assert.equal((await claim(store)).length, 2);
 });
 
-test(
-  "a conflict that the server ends a user's transaction with has its own code: the user has to run it again",
-  { skip },
-  async () => {
-    const schema = `store_${schemas}`;
-    await client.query(`
+test("a serialization conflict of a user's transaction has its own code: the user runs it again", { skip }, async () => {
+  const schema = `store_${schemas}`;
+  await client.query(`
     create function ${schema}.conflict() returns trigger language plpgsql as
       $$ begin raise 'could not serialize access' using errcode = '40001'; end $$;
     create trigger conflict before insert on ${schema}.jobs for each row execute function ${schema}.conflict()`);
-    await client.query("begin isolation level serializable");
-    await assert.rejects(
-      async () => store.enqueueWithin(client, [newJob()]),
-      (error) => (error as { code?: string }).code === "40001",
-    );
-    await client.query("rollback");
-  },
-);
+  await client.query("begin isolation level serializable");
+  await assert.rejects(
+    async () => store.enqueueWithin(client, [newJob()]),
+    (error) => (error as { code?: string }).code === "40001",
+  );
+  await client.query("rollback");
+});
 
-test("whatever the user's driver makes of numbers, ids and instants are right", { skip }, async () => {
+test("ids and instants are right, whatever the user's driver makes of numbers", { skip }, async () => {
   const parsers = new TypeOverrides();
   parsers.setTypeParser(20, (text) => BigInt(text));
   const odd = new Client({ connectionString: server.url(), types: parsers });
@@ -391,7 +379,7 @@ for (const [shape, query] of Object.entries(ROW_SHAPES)) {
   });
 }
 
-test("a `query` that returns anything else is TX_INVALID, and nothing is written", { skip }, async () => {
+test("a `query` that returns anything else is rejected with TX_INVALID, and nothing is written", { skip }, async () => {
   for (const answer of [undefined, null, 5, {}, { rows: "none" }, [], [{}], [5], { rows: [{ rows: 5 }] }]) {
     const tx = { query: async () => answer };
     await assert.rejects(async () => store.enqueueWithin(tx, [newJob()]), refusedWith("TX_INVALID"), JSON.stringify(answer));

@@ -49,7 +49,7 @@ describe("work items of several processes", { skip: noServer }, () => {
   const second = () => handles.stores[1] as PostgresStore;
 
   for (const seed of SEEDS) {
-    test(`leave totals that match the rows, and there is no deadlock (HOLDFAST_SEED=${seed})`, async (t) => {
+    test(`concurrent work items leave totals that match the rows, without a deadlock (HOLDFAST_SEED=${seed})`, async (t) => {
       const earlier = await deadlocks(server);
       const budget = { micros: null, tokens: null };
       const sites: Site[] = [];
@@ -71,7 +71,7 @@ describe("work items of several processes", { skip: noServer }, () => {
     });
   }
 
-  test("never have more reserved than there is, however many processes ask at once", async () => {
+  test("concurrent attempts never reserve more than the budget", async () => {
     const at = await site(first(), { budget: { micros: dollars(100).micros, tokens: null } });
     const leases = await parsing(
       first(),
@@ -105,7 +105,7 @@ describe("work items of several processes", { skip: noServer }, () => {
     assert.deepEqual(await asked, new Set(["o"]));
   });
 
-  test("are taken back from one that another process has claimed, while that one settles them", async () => {
+  test("work items are reclaimed from a process while it settles them", async () => {
     const at = await site(first());
     for (let round = 0; round < 10; round++) {
       const leases = await parsing(first(), at, [`${round} a`, `${round} b`, `${round} c`]);
