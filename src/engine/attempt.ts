@@ -55,8 +55,6 @@ export class Attempt implements LeaseOwner, Settlement {
   /** By the monotonic clock. */
   startedAt = 0;
   runMs = 0;
-  /** Of its job's producer. */
-  trace: string | null = null;
   span: AttemptSpan | null = null;
   readonly #onLoss: (attempt: Attempt) => void;
   readonly #controller = new AbortController();
@@ -259,7 +257,7 @@ export class Executor {
 
   #call(attempt: Attempt, input: unknown): void {
     const { telemetry } = this.#engine;
-    if (telemetry !== null) attempt.span = telemetry.process(attempt.claimed, attempt.trace);
+    if (telemetry !== null) attempt.span = telemetry.process(attempt.claimed);
     let result: unknown;
     let later: boolean;
     try {

@@ -77,8 +77,8 @@ export class Telemetry {
     return active === undefined ? undefined : traceOf(active);
   }
 
-  /** The span of an attempt; `trace` is the context that its job was stored with. */
-  process(claimed: Claimed, trace: string | null): AttemptSpan {
+  /** The span of an attempt, which links to the context that its job was stored with. */
+  process(claimed: Claimed): AttemptSpan {
     const attributes = {
       ...SYSTEM,
       ...destination(claimed),
@@ -87,7 +87,7 @@ export class Telemetry {
       "holdfast.job.name": claimed.name,
       "holdfast.job.attempt": claimed.attempt,
     };
-    const producer = trace === null ? null : contextOf(trace);
+    const producer = claimed.trace === null ? null : contextOf(claimed.trace);
     const links = producer === null ? [] : [{ context: producer }];
     const span = this.#start(`process ${claimed.queue}`, this.#api.SpanKind.CONSUMER, attributes, links);
     const within = this.#api.trace.setSpan(this.#api.ROOT_CONTEXT, span);

@@ -2,7 +2,6 @@ import { MAX_CLAIM_BATCH, MAX_PREFETCH, nextPrefetch } from "../core/jobs/claimi
 import { limitArguments, refuseUnknown } from "../core/text/options.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import type { JobKey } from "../core/text/ids.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { checkConcurrency } from "../core/jobs/run-options.ts";
 import type { Change, Claimed, ClaimOutlook, ClaimSource, Declaration } from "../store/store.ts";
@@ -211,9 +210,7 @@ export class WorkerLoop implements Worker {
       this.#claimError = null;
       this.#claimFailure.reset();
       this.#foundJobs = claimed.length > 0;
-      const { telemetry, store } = this.#engine;
-      const traces = telemetry === null ? null : await store.queries.traces(claimed.map(({ job }) => job));
-      if (this.#foundJobs) this.#addClaimed(claimed, before, traces);
+      if (this.#foundJobs) this.#addClaimed(claimed, before);
       if (claimed.length === max && max > this.#concurrency) return this.#claimNextThenStart();
       this.#startArrived();
       // Reclaimed jobs are claimed next. The claimed jobs have started already, and do not wait for that.
@@ -239,12 +236,11 @@ export class WorkerLoop implements Worker {
     setImmediate(() => setImmediate(() => this.#startArrived()));
   }
 
-  #addClaimed(claimed: Claimed[], before: number, traces: ReadonlyMap<JobKey, string> | null): void {
+  #addClaimed(claimed: Claimed[], before: number): void {
     for (const job of claimed) {
       const runnable = this.#runnables.of(job);
       const attempt = new Attempt(job, runnable, this.#onLoss);
       attempt.slot = this.#engine.hold(job, attempt, before);
-      attempt.trace = traces?.get(job.job) ?? null;
       runnable.held++;
       runnable.def.prefetch?.(job);
       this.#arrived.push(attempt);

@@ -47,8 +47,8 @@ export function metaOf({ tags = [], trace }: JobMeta): string | null {
   return JSON.stringify({ ...(tags.length === 0 ? {} : { tags }), trace });
 }
 
-export function readMeta(meta: string): JobMeta {
-  return JSON.parse(meta) as JobMeta;
+export function readMeta(meta: string | null): JobMeta {
+  return meta === null ? {} : (JSON.parse(meta) as JobMeta);
 }
 
 export function publicId(id: string | null, createdAt: number, key: JobKey): string {
@@ -73,7 +73,7 @@ export type HeadRow = [
 ];
 
 export function toClaimed(
-  [key, priority, , attempt, createdAt, id, , scheduledFor, , , , , runAt]: HeadRow,
+  [key, priority, , attempt, createdAt, id, , scheduledFor, , , meta, , runAt]: HeadRow,
   { lane, lease }: ClaimableLane,
   input: string | null,
   policy: Policy,
@@ -96,6 +96,7 @@ export function toClaimed(
     scheduledFor,
     createdAt,
     runAt,
+    trace: readMeta(meta).trace ?? null,
   };
 }
 
@@ -141,7 +142,7 @@ export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
     runAt: row.run_at,
   };
   if (row.slot !== null) job.key = keyOfSlot(row.slot);
-  const { tags } = row.meta === null ? {} : readMeta(row.meta);
+  const { tags } = readMeta(row.meta);
   if (tags !== undefined) job.tags = [...tags];
   if (row.output !== null) job.output = fromJson(row.output);
   if (row.error !== null) job.error = fromJson(row.error) as JobError;

@@ -66,6 +66,8 @@ export interface Claimed extends LeaseRef {
   createdAt: number;
   /** When it may have started: its delay was over, and the jobs before it had succeeded. */
   runAt: number;
+  /** Of its producer, if that is traced. */
+  trace: string | null;
 }
 
 export interface Settlement extends LeaseRef {

@@ -152,8 +152,6 @@ export interface QueryStore {
   /** A page may have fewer items than `limit`, and `next`: then the rows that a call may read were read. */
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
   overview(): Promise<JobOverview>;
-  /** The trace of each of these jobs that has one. */
-  traces(jobs: readonly JobKey[]): Promise<Map<JobKey, string>>;
 }
 
 export interface QueueStore {

@@ -4,8 +4,8 @@ import type { JobFacts } from "../../core/jobs/explain.ts";
 import { matchesTexts, textsOf } from "../../core/jobs/filter.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
-import { type JobKey, parseGeneratedId, type ProcessId } from "../../core/text/ids.ts";
-import { type Flag, isYes, type JobRow, readMeta, slotBehind, slotOf, type Tallied, toJob } from "../job-row.ts";
+import { parseGeneratedId, type ProcessId } from "../../core/text/ids.ts";
+import { type Flag, isYes, type JobRow, slotBehind, slotOf, type Tallied, toJob } from "../job-row.ts";
 import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter } from "../queries.ts";
 import type { Attempts } from "./attempts.ts";
 import { JobFactsReader } from "./job-facts.ts";
@@ -268,16 +268,6 @@ export class Queries implements QueryStore {
     return { where: where.map((one) => `and ${one}`).join(" "), params };
   }
 
-  async traces(jobs: readonly JobKey[]): Promise<Map<JobKey, string>> {
-    const rows = await this.#access.read((db) => db.all<{ key: JobKey; meta: string }>(this.#sql.metas, { keys: jobs }));
-    return new Map(
-      rows.flatMap(({ key, meta }) => {
-        const { trace } = readMeta(meta);
-        return trace === undefined ? [] : [[key, trace]];
-      }),
-    );
-  }
-
   overview(): Promise<JobOverview> {
     return this.#access.read((db) => this.#overview(db));
   }
@@ -372,7 +362,6 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
       union all
       select lane, state, n, ended, since, fresh, before from ${table("tally")}`,
     running: `select holder, count(*) as jobs from ${running} as running group by holder`,
-    metas: `select key, meta from ${table("jobs")} where ${dialect.in("key", "bigint", ":keys")} and meta is not null`,
     queues: `select name, paused, :now as now from (select 1 as one) as always left join ${table("queues")} on true`,
   };
 }

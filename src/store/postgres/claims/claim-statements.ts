@@ -1,7 +1,7 @@
 import { byClaimOrder } from "../../../core/jobs/job.ts";
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
-import { publicId } from "../../job-row.ts";
+import { publicId, readMeta } from "../../job-row.ts";
 import { isHeld, isOver } from "../../sql/locks.ts";
 import type { Claimed, ClaimOutlook, ClaimSource } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
@@ -23,7 +23,7 @@ export function holdsSuspect(s: string, holder: string): string {
 }
 
 export const STARTED = `job.key, job.priority, job.policy, job.attempt, job.created_at, job.id, job.input, job.scheduled_for,
-  job.fence, job.expires_at, job.suspect is not null, job.lane, job.lease, job.run_at`;
+  job.fence, job.expires_at, job.suspect is not null, job.lane, job.lease, job.run_at, job.meta`;
 
 export type Started = [
   key: JobKey,
@@ -40,6 +40,7 @@ export type Started = [
   lane: number,
   lease: number,
   runAt: number,
+  meta: string | null,
 ];
 
 export function startSql(lease: string, now = "given.now", fence = "given.fence"): string {
@@ -60,7 +61,7 @@ export function byStartedTurn([key, priority]: Started, [other, otherPriority]: 
 }
 
 export function toClaimed(row: Started, catalog: Catalog): Claimed {
-  const [job, priority, policy, attempt, createdAt, id, input, scheduledFor, fence, expiresAt, , lane, lease, runAt] = row;
+  const [job, priority, policy, attempt, createdAt, id, input, scheduledFor, fence, expiresAt, , lane, lease, runAt, meta] = row;
   const { name, queue, version } = catalog.lane(lane);
   return {
     job,
@@ -78,6 +79,7 @@ export function toClaimed(row: Started, catalog: Catalog): Claimed {
     scheduledFor,
     createdAt,
     runAt,
+    trace: readMeta(meta).trace ?? null,
   };
 }
 
@@ -186,8 +188,8 @@ export function commonIn(rows: readonly SingleRow[]): Common {
 }
 
 const NO_JOB = `null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
-        null::bigint, null::bigint, null::boolean, null::integer, null::bigint, null::bigint`;
-const STARTED_COLUMNS = 14;
+        null::bigint, null::bigint, null::boolean, null::integer, null::bigint, null::bigint, null::text`;
+const STARTED_COLUMNS = 15;
 
 const singleAnswer = (s: string, isRefused: string, spots: string, lanes: string) => (verdict: string) =>
   `
