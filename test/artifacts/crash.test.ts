@@ -11,7 +11,7 @@ const bytes = noise(600_000);
 
 describe("a process that is killed", { concurrency: 2 }, () => {
   for (const point of of("put")) {
-    test(`at ${point} leaves the artifact whole or not at all, and nothing else after the next open`, async (t) => {
+    test(`a put killed at ${point} leaves the artifact whole or absent, and nothing else after the next open`, async (t) => {
       const shelf = new Shelf(t);
       const child = shelf.start("doer", { deed: "put", point });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
@@ -28,7 +28,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
   }
 
   for (const point of of("sweep")) {
-    test(`at ${point} leaves every artifact whole or not at all, and nothing aside after the next open`, async (t) => {
+    test(`a sweep killed at ${point} leaves every artifact whole or absent, and nothing in the trash after the next open`, async (t) => {
       const shelf = new Shelf(t);
       const before = await shelf.open();
       const { hash } = await before.put(bytes);
@@ -46,7 +46,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
   }
 
   for (const point of of("export")) {
-    test(`at ${point} leaves the whole export or none, and the next one cleans up`, async (t) => {
+    test(`an export killed at ${point} is whole or absent, and the next one cleans up`, async (t) => {
       const shelf = new Shelf(t);
       const artifacts = await shelf.open();
       const out = join(shelf.base, "out");
@@ -68,7 +68,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
     });
   }
 
-  test("is distinguished from a slow one: a file without a new byte for a month stays while its writer lives", async (t) => {
+  test("a slow writer keeps its file although no byte arrived for a month", async (t) => {
     const shelf = new Shelf(t);
     const child = shelf.start("doer", { deed: "hang" });
     await child.next("writing");
@@ -90,7 +90,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
     assert.ok(!existsSync(lock), "nor is its lock left");
   });
 
-  test("leaves its private folder to the next open, which removes it with what is in it", async (t) => {
+  test("a killed process's private folder is removed by the next open", async (t) => {
     const shelf = new Shelf(t);
     const child = shelf.start("doer", { deed: "folder" });
     await child.next("copied");
@@ -105,7 +105,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
     assert.deepEqual(shelf.unfinished(), []);
   });
 
-  test("on a host of which nothing is known is given a week without a byte", async (t) => {
+  test("a file of a process on an unknown host is kept for a week without a new byte", async (t) => {
     const shelf = new Shelf(t);
     const child = shelf.start("doer", { deed: "put", point: "put:synced" });
     await child.end();

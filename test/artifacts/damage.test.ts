@@ -17,7 +17,7 @@ const HARM: Record<string, { code: string; harm: (path: string) => void }> = {
 for (const [what, { code, harm }] of Object.entries(HARM)) {
   describe(`an artifact with ${what}`, () => {
     for (const size of SIZES) {
-      test(`of ${size} bytes is not given out, and is whole again when it is put again`, async (t) => {
+      test(`a damaged artifact of ${size} bytes is not returned, and is whole again when it is stored again`, async (t) => {
         const shelf = new Shelf(t);
         const artifacts = await shelf.open();
         const bytes = noise(size);

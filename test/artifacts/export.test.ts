@@ -80,7 +80,7 @@ const OUTSIDE = [
   ["a"],
 ];
 for (const path of OUTSIDE) {
-  test(`the path ${(JSON.stringify(path) as string).slice(0, 30)} is refused, and nothing is exported`, async (t) => {
+  test(`the path ${(JSON.stringify(path) as string).slice(0, 30)} is rejected, and nothing is exported`, async (t) => {
     await refuses(t, [path], "EXPORT_PATH_INVALID");
   });
 }
@@ -100,7 +100,7 @@ for (const [one, two] of CLASHES) {
     await refuses(t, [one, two], "EXPORT_PATH_TAKEN");
   });
 }
-test("folders whose names differ only by case or accents are accepted: where they become one, their files do not", async (t) => {
+test("folders whose names differ only by case or accents are accepted, because their files stay distinct", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const { hash } = await artifacts.put("a");
@@ -115,7 +115,7 @@ test("folders whose names differ only by case or accents are accepted: where the
   assert.equal(check(target).status, 0);
 });
 
-test("a text is written as it is, with its checksum, and is not stored", async (t) => {
+test("a text is written unchanged with its checksum, and is not stored", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const target = join(shelf.base, "out");
@@ -127,12 +127,12 @@ test("a text is written as it is, with its checksum, and is not stored", async (
 });
 
 for (const own of ["manifest.json", "Checksums.txt", "manifest.json/a"]) {
-  test(`a file of one's own called ${own} is refused, and nothing is exported`, async (t) => {
+  test(`a user's file called ${own} is rejected, and nothing is exported`, async (t) => {
     await refuses(t, [own], "EXPORT_PATH_TAKEN");
   });
 }
 
-test("what is there already stays as it is, be it a folder, a file or a link that leads elsewhere", async (t) => {
+test("an existing folder, file or link is left unchanged", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const elsewhere = join(shelf.base, "elsewhere");
@@ -151,7 +151,7 @@ test("what is there already stays as it is, be it a folder, a file or a link tha
   assert.ok(!existsSync(join(shelf.base, "nowhere")));
 });
 
-test("a folder that appears while it is exported stays, and no second one is made", async (t) => {
+test("a folder that appears during an export stays, and no second one is made", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const target = join(shelf.base, "out", "one");

@@ -17,7 +17,7 @@ const sizes = oneof(
 );
 const forms = constantFrom("bytes", "stream", "path");
 
-test("whatever is put, in whatever form and pieces, is read back to the byte, by every way", async (t) => {
+test("anything stored, in any form and pieces, is read back to the byte, by every way", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const file = join(shelf.base, "source");
@@ -42,7 +42,7 @@ test("whatever is put, in whatever form and pieces, is read back to the byte, by
   );
 });
 
-test("a text is its UTF-8, whole or in pieces", async (t) => {
+test("a text is stored as UTF-8, whole or in pieces", async (t) => {
   const artifacts = await new Shelf(t).open();
   const text = "größer \u0000 𝄞 \r\n";
   const { hash, size } = await artifacts.put(text);
@@ -51,7 +51,7 @@ test("a text is its UTF-8, whole or in pieces", async (t) => {
   assert.equal(Buffer.from(await artifacts.read(hash)).toString(), text);
 });
 
-test("a stream of any size takes no memory to speak of", async (t) => {
+test("a stream of any size needs little memory", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const piece = 1024 * 1024;
@@ -78,7 +78,7 @@ test("a stream of any size takes no memory to speak of", async (t) => {
   assert.ok(held <= 8 * piece, `${held} bytes were kept`);
 });
 
-test("the same bytes are stored once, also by many at the same time and in two handles", async (t) => {
+test("the same bytes are stored once, also by concurrent writers and two handles", async (t) => {
   const shelf = new Shelf(t);
   const [one, two] = [await shelf.open(), await shelf.open()];
   const bytes = noise(500_000);
@@ -94,7 +94,7 @@ test("the same bytes are stored once, also by many at the same time and in two h
   assert.deepEqual(shelf.unfinished(), []);
 });
 
-test("a buffer that is changed while it is put is stored under the name of what was written", async (t) => {
+test("a buffer that is changed while it is stored has the hash of what was written", async (t) => {
   const artifacts = await new Shelf(t).open();
   const bytes = noise(6 * 1024 * 1024);
   const put = artifacts.put(bytes);
@@ -144,7 +144,7 @@ const broken: Record<string, { data: (base: string) => unknown; code: string | R
   "a folder": { data: (base) => ({ path: base }), code: "ARTIFACT_SOURCE_UNREADABLE" },
 };
 for (const [what, { data, code }] of Object.entries(broken)) {
-  test(`${what} is refused, and leaves nothing`, async (t) => {
+  test(`${what} is rejected, and leaves nothing`, async (t) => {
     const shelf = new Shelf(t);
     const artifacts = await shelf.open();
     await assert.rejects(artifacts.put(data(shelf.base) as ArtifactData), typeof code === "string" ? { code } : code);
@@ -152,7 +152,7 @@ for (const [what, { data, code }] of Object.entries(broken)) {
   });
 }
 
-test("what is no hash is refused, so that it leads nowhere", async (t) => {
+test("a text that is not a hash is rejected, so that it leads to no path", async (t) => {
   const artifacts = await new Shelf(t).open();
   for (const hash of ["", "../../etc/passwd", "A".repeat(64), `${"a".repeat(64)}\n`, `../${"a".repeat(61)}`, null as never]) {
     for (const ask of [() => artifacts.read(hash), () => artifacts.path(hash), async () => artifacts.stream(hash)]) {
@@ -162,7 +162,7 @@ test("what is no hash is refused, so that it leads nowhere", async (t) => {
   }
 });
 
-test("a folder that cannot be one is refused with a hint, and a closed one takes nothing", async (t) => {
+test("an impossible folder is rejected with a hint, and a closed one stores nothing", async (t) => {
   const shelf = new Shelf(t);
   writeFileSync(shelf.folder, "a file");
   await assert.rejects(shelf.open(), { code: "CANNOT_OPEN", hint: /folder/ });

@@ -6,7 +6,7 @@ import { describe, test, type TestContext } from "node:test";
 import type { Artifacts } from "../../src/artifacts/artifacts.ts";
 import { allReferenced, HOUR, noneReferenced, noise, Shelf } from "./shelf.ts";
 
-test("what is not referenced and old goes, what is referenced or young stays", async (t) => {
+test("a sweep removes old unreferenced artifacts, and keeps referenced or young ones", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const old = await Promise.all(Array.from({ length: 300 }, (_, i) => artifacts.put(`old ${i}`)));
@@ -33,7 +33,7 @@ test("what is not referenced and old goes, what is referenced or young stays", a
   assert.deepEqual(shelf.unfinished(), []);
 });
 
-test("it looks at nothing but artifacts", async (t) => {
+test("a sweep touches nothing but artifacts", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const { hash } = await artifacts.put("a");
@@ -44,7 +44,7 @@ test("it looks at nothing but artifacts", async (t) => {
   for (const path of strangers) assert.ok(existsSync(path), path);
 });
 
-test("a duration that is none is refused, and nothing is removed", async (t) => {
+test("an invalid duration is rejected, and nothing is removed", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   await artifacts.put("a");
@@ -54,29 +54,29 @@ test("a duration that is none is refused, and nothing is removed", async (t) => 
 });
 
 describe("while a sweep is at work", () => {
-  test("what is put again after it has looked is not removed", async (t) => {
+  test("an artifact stored again after the sweep listed it is not removed", async (t) => {
     await duringSweep(t, async ({ artifacts }, bytes, look) => {
       if (look === 1) await artifacts.put(bytes);
     });
   });
 
-  test("what is put again after it was put aside is not removed", async (t) => {
+  test("an artifact stored again after it was moved to the trash is not removed", async (t) => {
     await duringSweep(t, async ({ artifacts }, bytes, look) => {
       if (look === 2) await artifacts.put(bytes);
     });
   });
 
-  test("what is put again by another process's handle is not removed", async (t) => {
+  test("an artifact stored again by another process is not removed", async (t) => {
     await duringSweep(t, async ({ shelf }, bytes) => {
       await (await shelf.open()).put(bytes);
     });
   });
 
-  test("what is referenced between its two looks goes back", async (t) => {
+  test("an artifact referenced between the two checks of a sweep is restored", async (t) => {
     await duringSweep(t, async (_, __, look) => look === 2);
   });
 
-  test("what goes back takes no place: a damaged one does not replace what was put meanwhile", async (t) => {
+  test("a restored artifact does not replace one that was stored meanwhile", async (t) => {
     await duringSweep(t, async ({ artifacts, hash, shelf }, bytes, look) => {
       if (look === 2) await artifacts.put(bytes);
       else {
@@ -87,7 +87,7 @@ describe("while a sweep is at work", () => {
     });
   });
 
-  test("a transaction that asks for an artifact while the sweep has moved it brings it back, and no sweep removes it", async (t) => {
+  test("a transaction that requests an artifact in the trash restores it, and no sweep removes it", async (t) => {
     await duringSweep(t, async ({ artifacts, hash, shelf }, _, look) => {
       if (look !== 2) return;
       assert.ok(!existsSync(shelf.fileOf(hash)), "it is aside");
@@ -96,7 +96,7 @@ describe("while a sweep is at work", () => {
   });
 
   for (const way of ["read", "stream", "path"] as const) {
-    test(`what is aside can be had by ${way}, and stays`, async (t) => {
+    test(`an artifact in the trash can be read by ${way}, and stays`, async (t) => {
       await duringSweep(t, async ({ artifacts, hash }, bytes, look) => {
         if (look !== 2) return;
         if (way === "path") await artifacts.path(hash);
@@ -105,7 +105,7 @@ describe("while a sweep is at work", () => {
     });
   }
 
-  test("another sweep that removes its own leaves what is put aside here", async (t) => {
+  test("another sweep leaves this sweep's trash alone", async (t) => {
     const shelf = new Shelf(t);
     const [one, two] = [await shelf.open(), await shelf.open()];
     const { hash } = await one.put("a");
@@ -137,7 +137,7 @@ describe("while a sweep is at work", () => {
     assert.deepEqual(shelf.unfinished(), []);
   });
 
-  test("an answer that does not come leaves everything where it was", async (t) => {
+  test("a sweep without an answer leaves everything in place", async (t) => {
     for (const failing of [1, 2]) {
       const shelf = new Shelf(t);
       const artifacts = await shelf.open();
@@ -155,7 +155,7 @@ describe("while a sweep is at work", () => {
   });
 });
 
-test("what is gone is said to be missing, once each", async (t) => {
+test("missing artifacts are reported once each", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const [a, b] = [await artifacts.put("a"), await artifacts.put("b")];

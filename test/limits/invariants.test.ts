@@ -13,7 +13,7 @@ import { type MakeGround, tryWorlds } from "./world.ts";
 
 const COMMAND = "node --test test/limits/invariants.test.ts";
 
-test("whatever is done to limited jobs, the counters are what the jobs are, order holds, and nothing is stuck", (t) =>
+test("whatever happens to limited jobs, the counters match the jobs, order holds, and nothing is stuck", (t) =>
   tryWorlds(t, onFile, COMMAND));
 
 describe("on PostgreSQL", { skip: noServer }, () => {
@@ -21,7 +21,7 @@ describe("on PostgreSQL", { skip: noServer }, () => {
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  test("whatever is done to limited jobs, the counters are what the jobs are, order holds, and nothing is stuck", async (t) => {
+  test("whatever happens to limited jobs on PostgreSQL, the counters match the jobs, order holds, and nothing is stuck", async (t) => {
     const schema = await Schema.make(server);
     await tryWorlds(t, onSchema(server, schema), COMMAND);
   });

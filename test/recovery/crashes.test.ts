@@ -11,7 +11,7 @@ const SOUND = { ok: true, reasons: [] };
 const WINDOWS = process.platform === "win32";
 const order = job<{ item: number }>({ name: "order", run: ({ input }) => ({ sold: input.item }) });
 
-test("crashes in a row, each of another kind, lose nothing, and each has its report", { skip: WINDOWS }, async (t) => {
+test("successive crashes of different kinds lose nothing, and each has its report", { skip: WINDOWS }, async (t) => {
   const folder = await folderOf(t);
   let db = join(folder, "work.db");
   const accepted: { id: string }[] = [];
@@ -52,7 +52,7 @@ test("crashes in a row, each of another kind, lose nothing, and each has its rep
 
 describe("a crash", { concurrency: 2 }, () => {
   for (const by of ["SIGKILL", "power-cut"] as const) {
-    test(`${by} while the log is copied loses nothing, and leaves every page whole`, { skip: WINDOWS }, async (t) => {
+    test(`${by} during a checkpoint loses nothing, and leaves every page intact`, { skip: WINDOWS }, async (t) => {
       const folder = await folderOf(t);
       const db = join(folder, "work.db");
       const image = { from: db, to: join(folder, "after.db") };
@@ -70,7 +70,7 @@ describe("a crash", { concurrency: 2 }, () => {
   }
 });
 
-test("the benchmark of recovery has every size of the plan, and what each may take", async () => {
+test("the benchmark of recovery has every planned size, with its limit", async () => {
   assert.deepEqual(
     SIZES.map(([jobs, millis]) => [jobs, millis]),
     [

@@ -146,7 +146,7 @@ describe("on a bad day", { concurrency: 2 }, () => {
   }
 });
 
-test("every alarm of status and health is on the page, and every area of the doctor's on the doctor's page", () => {
+test("every alarm of status and health is on the page, and every area of doctor on the doctor's page", () => {
   assert.deepEqual(rowsOf("## Alarms", /^\| `([A-Z_]+)` \|/gm).toSorted(), ALARM_CODES.toSorted());
   const areas = literalsIn("src/core/recovery/diagnosis.ts", /type Area =((?:\s*\| "[a-z]+")+)/);
   assert.ok(areas.length > 10, areas.join());

@@ -20,7 +20,7 @@ const REFUSED = new Set<unknown>(["SIGABRT", "SIGTRAP", "SIGILL", "SIGSEGV", "SI
 const noPrlimit = spawnSync("prlimit", ["--version"]).status === 0 ? false : "there is no prlimit here";
 
 describe("a user's program that is ended", { concurrency: 2 }, () => {
-  test("by SIGKILL has lost nothing that it was told is safe, and leaves nothing in a dead hand", async (t) => {
+  test("a program ended by SIGKILL loses nothing acknowledged, and its jobs are reclaimed", async (t) => {
     const db = join(await folderOf(t), "work.db");
     let before: Job[] = [];
     const crash = await simulateCrash(SHOP, {
@@ -43,7 +43,7 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
     assert.equal(validateRecovery(inHand, inHand).ok, false);
   });
 
-  test("by SIGTERM stops in good order: it lets go of what it has, and there is nothing to recover", async (t) => {
+  test("a program ended by SIGTERM stops cleanly, and leaves nothing to recover", async (t) => {
     const db = join(await folderOf(t), "work.db");
     const crash = await simulateCrash(SHOP, { by: "SIGTERM", args: [db], when: MANY });
     assert.deepEqual([crash.code, crash.signal], [0, null], crash.stderr);
@@ -54,7 +54,7 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
     assert.equal((await hf.jobs.counts()).running, 0);
   });
 
-  test("by memory that runs out is ended by V8 itself, wherever it is, and has lost nothing", async (t) => {
+  test("a program that runs out of heap is ended by V8, and loses nothing", async (t) => {
     const db = join(await folderOf(t), "work.db");
     const crash = await simulateCrash(SHOP, { by: "out-of-memory", memory: 64, args: [db], when: "accepted" });
     assert.ok(REFUSED.has(crash.signal), `${crash.signal}, code ${crash.code}: ${crash.stderr}`);
@@ -63,7 +63,7 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
     assert.deepEqual((await hf.recovery.lastReport())?.errors, []);
   });
 
-  test("by the kernel, which gives it no more memory, has lost nothing", { skip: noPrlimit }, async (t) => {
+  test("a program that the kernel gives no more memory loses nothing", { skip: noPrlimit }, async (t) => {
     const db = join(await folderOf(t), "work.db");
     const options = { by: "out-of-memory", limit: "kernel", memory: 48 } as const;
     const crash = await simulateCrash(SHOP, { ...options, args: [db], when: "accepted" });
@@ -75,7 +75,7 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
     assert.deepEqual(await hf.check(), { ok: true, findings: [] });
   });
 
-  test("by a handler of its own that takes all memory is charged a crash", async (t) => {
+  test("a program whose own handler takes all memory is charged a crash", async (t) => {
     const db = join(await folderOf(t), "work.db");
     const crash = await simulateCrash(programOf("hungry"), { by: "out-of-memory", memory: 64, args: [db] });
     assert.ok(REFUSED.has(crash.signal), `${crash.signal}, code ${crash.code}: ${crash.stderr}`);
@@ -88,7 +88,7 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
 describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
   for (const torn of [undefined, ...SEEDS, ...(LONG ? [2, 3, 4, 5, 6, 7] : [])]) {
     const name = torn === undefined ? "is lost" : `is torn (HOLDFAST_SEED=${torn})`;
-    test(`leaves all that was acknowledged, where what was not synced ${name}`, async (t) => {
+    test(`a power cut leaves everything acknowledged, if unsynced data ${name}`, async (t) => {
       const folder = await folderOf(t);
       const db = join(folder, "work.db");
       const { image, crash } = await cut(db, join(folder, "after", "work.db"), {
@@ -108,7 +108,7 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
     });
   }
 
-  test("takes with it what was acknowledged for processes only, and leaves a whole database", async (t) => {
+  test('a power cut may lose what was acknowledged with durability "process", and leaves an intact database', async (t) => {
     const folder = await folderOf(t);
     const db = join(folder, "work.db");
     const earlier = await open(db, { durability: "process" });
@@ -141,7 +141,7 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
     assert.deepEqual(await hf.check(), { ok: true, findings: [] });
   });
 
-  test("in the middle of the copying of the log leaves pages that are not reliable, and no process relies on them", async (t) => {
+  test("a power cut during a checkpoint leaves unreliable pages, and no process relies on them", async (t) => {
     const folder = await folderOf(t);
     const db = join(folder, "work.db");
     const { image, crash } = await cut(db, join(folder, "after.db"), { program: "half-copied", when: /copied (\d+) of (\d+)/ });
@@ -153,7 +153,7 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
     assert.deepEqual(await hf.check(), { ok: true, findings: [] });
   });
 
-  test("is refused where there is no database, and where something is in the way of the image", async (t) => {
+  test("a power cut is rejected without a database, and if a file is in the way of the image", async (t) => {
     const folder = await folderOf(t);
     const db = join(folder, "work.db");
     const wrong = { by: "power-cut", when: "ready" } as const;
@@ -166,7 +166,7 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
 });
 
 describe("a crash that does not come about", () => {
-  test("is said: the program ended before, or is deaf", async () => {
+  test("a crash that does not happen is reported: the program ended before, or ignored it", async () => {
     await assert.rejects(simulateCrash(SHOP, { by: "SIGKILL", args: ["/no/such/folder/work.db"], when: "accepted" }), {
       code: "ENDED_EARLY",
       message: /ended \(code 1\).*does not exist/is,
@@ -177,7 +177,7 @@ describe("a crash that does not come about", () => {
     });
   });
 
-  test("is refused when it is not said how and when", async () => {
+  test("a crash without `by` or `when` is rejected", async () => {
     const invalid: [object, RegExp][] = [
       [{ by: "SIGHUP", when: "ready" }, /`by` of simulateCrash must be one of .*, got "SIGHUP"/],
       [{ by: "SIGKILL" }, /`when` is missing/],

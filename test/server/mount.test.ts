@@ -41,7 +41,7 @@ async function isMounted(t: TestContext, server: Server): Promise<void> {
   await stream.body?.cancel();
 }
 
-test("in Hono", async (t) => {
+test("the handler is mounted in Hono", async (t) => {
   const answer = await admin(t);
   const app = new Hono();
   app.get("/own", (c) => c.text("own"));
@@ -51,7 +51,7 @@ test("in Hono", async (t) => {
   await isMounted(t, server);
 });
 
-test("in Express", async (t) => {
+test("the handler is mounted in Express", async (t) => {
   const answer = nodeHandler(await admin(t));
   const app = express();
   app.get("/own", (_request, response) => void response.send("own"));
@@ -59,7 +59,7 @@ test("in Express", async (t) => {
   await isMounted(t, createServer(app));
 });
 
-test("in Fastify", async (t) => {
+test("the handler is mounted in Fastify", async (t) => {
   const answer = nodeHandler(await admin(t));
   const app = fastify();
   app.get("/own", () => "own");
@@ -78,7 +78,7 @@ test("in Fastify", async (t) => {
   await isMounted(t, app.server);
 });
 
-test("as a route handler of Next.js, which gets a Request and returns a Response", async (t) => {
+test("the handler is a route handler of Next.js, which gets a Request and returns a Response", async (t) => {
   const answer = await admin(t);
   const route = { GET: answer, POST: answer };
   const response = await route.GET(new Request(`http://localhost${BASE}/api/v1/queues`));

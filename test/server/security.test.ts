@@ -46,7 +46,7 @@ test("a browser's code is exchanged once for a cookie that no script and no othe
   assert.equal((await one.fetch("api/v1/jobs", { ...ENQUEUE, headers: { ...headers, "x-holdfast": "1" } })).status, 200);
 });
 
-test("a request that names another host is refused", async (t) => {
+test("a request that names another host is rejected", async (t) => {
   const one = await site(t);
   const { port } = new URL(one.address);
   const socket = connect(Number(port), "127.0.0.1");
@@ -55,7 +55,7 @@ test("a request that names another host is refused", async (t) => {
   assert.match(answer.toString(), /^HTTP\/1.1 421 /);
 });
 
-test("a write from another origin is refused, and changes nothing", async (t) => {
+test("a write from another origin is rejected, and changes nothing", async (t) => {
   const one = await site(t);
   for (const headers of [{ origin: "https://evil.example" }, { origin: "null" }, { "sec-fetch-site": "cross-site" }]) {
     const { status, code } = await errorOf(await one.fetch("api/v1/jobs", { ...ENQUEUE, headers: headers as never }));
@@ -99,7 +99,7 @@ test("the role `read` can call no route that changes something", () => {
   );
 });
 
-test("a body of 10 MB is refused, and nothing is stored", async (t) => {
+test("a body of 10 MB is rejected, and nothing is stored", async (t) => {
   const one = await site(t);
   const body = JSON.stringify({ name: "mail", input: "x".repeat(10_000_000) });
   const { status, code } = await errorOf(await one.fetch("api/v1/jobs", { method: "POST", body }));
@@ -107,12 +107,12 @@ test("a body of 10 MB is refused, and nothing is stored", async (t) => {
   assert.equal((await one.hf.jobs.counts()).pending, 0);
 });
 
-test("another bind than loopback needs a token or authorize", async (t) => {
+test("a bind beyond loopback needs a token or authorize", async (t) => {
   const { hf } = await site(t);
   await assert.rejects(serve(hf, { host: "0.0.0.0" }), { code: "ACCESS_OPEN" });
 });
 
-test("pages forbid scripts of other hosts and inline scripts, and being framed", async (t) => {
+test("pages forbid scripts of other hosts, inline scripts and framing", async (t) => {
   const one = await site(t);
   const policy = (await one.fetch("api/v1/jobs")).headers.get("content-security-policy") ?? "";
   assert.match(policy, /default-src 'none'/);
@@ -137,14 +137,14 @@ test("an authorize without a role gives no access", async (t) => {
   }
 });
 
-test("a person who opens an address without access reads a sentence", async (t) => {
+test("a person who opens an address without access sees an explanation", async (t) => {
   const one = await site(t);
   const page = await one.fetch("", { headers: { authorization: "", accept: "text/html" } });
   assert.match(page.headers.get("content-type") ?? "", /^text\/plain/);
   assert.match(await page.text(), /^The token is missing or wrong\.\nSend the token /);
 });
 
-test("an integer that JavaScript cannot hold is refused, not rounded", async (t) => {
+test("an integer that JavaScript cannot hold is rejected, not rounded", async (t) => {
   const one = await site(t);
   const send = (input: string) => one.fetch("api/v1/jobs", { method: "POST", body: `{ "name": "mail", "input": ${input} }` });
   for (const input of ["12345678901234567890", '[1, { "id": -9007199254740993 }]'])
@@ -153,7 +153,7 @@ test("an integer that JavaScript cannot hold is refused, not rounded", async (t)
     assert.equal((await send(input)).status, 200, input);
 });
 
-test("an error of a user's own function shows nothing of it", async (t) => {
+test("an error of a user's own function is not shown", async (t) => {
   const one = await site(t, "sqlite", {
     authorize: () => {
       throw new Error("password=secret");
@@ -164,7 +164,7 @@ test("an error of a user's own function shows nothing of it", async (t) => {
   assert.doesNotMatch(await response.text(), /secret/);
 });
 
-test("a thousand open streams are served, one more is refused, and jobs are still answered", async (t) => {
+test("a thousand open streams are served, one more is rejected, and requests are still answered", async (t) => {
   const one = await site(t);
   const streams = await Promise.all(Array.from({ length: 1_000 }, () => one.fetch("api/v1/changes")));
   assert.ok(streams.every(({ status }) => status === 200));
@@ -196,7 +196,7 @@ test("a client that does not read its stream is disconnected, and one that reads
 
 const isEvent = (text: string) => text.startsWith("id: ");
 
-test("a client that sends its request bit by bit holds up no other", async (t) => {
+test("a client that sends its request bit by bit delays no other", async (t) => {
   const one = await site(t);
   const { hostname, port } = new URL(one.address);
   const slow = Array.from({ length: 200 }, () => connect(Number(port), hostname));
@@ -215,7 +215,7 @@ test("HEAD of a stream opens none", async (t) => {
   await stream.body?.cancel();
 });
 
-test("a login leads to this server alone, and its cookie is that of its port", async (t) => {
+test("a login redirects only to this server, and its cookie is bound to its port", async (t) => {
   const one = await site(t);
   const { port } = new URL(one.address);
   const answer = await fetch(`${one.address}/evil.example/?code=x`, { redirect: "manual" });

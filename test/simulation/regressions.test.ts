@@ -25,7 +25,7 @@ function world(): World {
   return new World({ place: inMemory(), random: () => 0.5 });
 }
 
-test("a lock lasts no longer because the clock was set back", async () => {
+test("a clock that was set back extends no lock", async () => {
   const here = world();
   const random = new Random(1);
   const holder = await here.start("local", random);
@@ -39,7 +39,7 @@ test("a lock lasts no longer because the clock was set back", async () => {
   await here.close();
 });
 
-test("a claim beside an enqueue of a new kind sees the kinds that other processes have made", async () => {
+test("a claim beside an enqueue of a new definition sees the definitions of other processes", async () => {
   const here = new World({ place: onFile(), random: () => 0.5 });
   const other = await here.start("byHand", new Random(1));
   const worker = await here.start("local", new Random(1));
@@ -55,7 +55,7 @@ test("a claim beside an enqueue of a new kind sees the kinds that other processe
   await here.close();
 });
 
-test("what limits hold back does not hide what stands behind it in its lane", async () => {
+test("jobs held back by limits do not hide jobs behind them in their lane", async () => {
   const here = world();
   const worker = await here.start("local", new Random(1));
   const { store } = worker;
@@ -81,7 +81,7 @@ test("the same change twice in one commit has two events", async () => {
   await here.close();
 });
 
-test("who comes after a job that is there already under another id comes after that one", async () => {
+test("a dependent of a duplicate depends on the existing job", async () => {
   const here = world();
   const { store } = await here.start("local", new Random(1));
   const [first] = await store.enqueue([{ ...JOB, key: "one" }]);
@@ -98,7 +98,7 @@ test("who comes after a job that is there already under another id comes after t
   await here.close();
 });
 
-test("a follow-up with the key of a job that is cancelled in the same call is no duplicate of that", async () => {
+test("a follow-up with the key of a job cancelled in the same call is not its duplicate", async () => {
   const here = world();
   const worker = await here.start("local", new Random(1));
   const { store } = worker;
