@@ -229,20 +229,9 @@ export class PostgresStore implements Store {
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (this.hooks.refuseWrites !== null) return Promise.reject(this.hooks.refuseWrites());
     if (request.holder !== null && this.#opened.connectionLimit.refusal("worker") !== null) return this.#claimIfAllowed(request);
-    if (!this.#parts.claim.isQuick(request)) {
-      return this.#group.submit("claim", (tx) => this.#parts.claim.run(tx, request), {
-        single: {
-          call: (tx, _, rows) => this.#parts.claim.single(tx, [request], rows),
-          recall: (rows, outcome) => this.#parts.claim.route.recall(rows, outcome, [request]),
-        },
-      });
-    }
-    return this.#group.submitJoined(
-      "claim",
-      request,
-      (tx, requests) => Promise.all(requests.map((one) => this.#parts.claim.run(tx, one))),
-      { single: this.#parts.claim.route },
-    );
+    const { claim } = this.#parts;
+    const how = { single: claim.route, quick: claim.isQuick(request) };
+    return this.#group.submitJoined("claim", request, (tx, requests) => claim.runEach(tx, requests), how);
   }
 
   /** Without a connection for the keeper, which renews them, leases would expire. */

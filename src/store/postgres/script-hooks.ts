@@ -14,7 +14,7 @@ import type { Notes } from "../sql/notes.ts";
 import type { WorkDatabase } from "../sql/work/work-batches.ts";
 import type { WorkHooks } from "../sql/work/work.ts";
 import { RerunTransaction } from "./connection/faults.ts";
-import type { Limits } from "./limits/limits.ts";
+import type { Limits } from "./limits.ts";
 import type { Reader } from "./connection/session.ts";
 import { LOCK_WAIT_MS } from "./connection/session-settings.ts";
 

@@ -22,7 +22,7 @@ import type { OpenedPostgres } from "./connection/open.ts";
 import type { ServerTime } from "./connection/server-state.ts";
 import { dialectOf, scriptAccess, Statements } from "./scripts.ts";
 import { Enqueue } from "./enqueue.ts";
-import { Limits } from "./limits/limits.ts";
+import { Limits } from "./limits.ts";
 import { queryDialect } from "./queries.ts";
 import { Queries } from "../sql/queries.ts";
 import { EventNumbering, Events, JobEvents } from "./events.ts";

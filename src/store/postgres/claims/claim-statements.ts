@@ -7,7 +7,7 @@ import type { Claimed, ClaimOutlook, ClaimSource } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import { dialectOf } from "../scripts.ts";
 import type { SingleStatement, Tx } from "../transactions/transaction.ts";
-import { startedBySpotSql, startedInLaneSql } from "./leases.ts";
+import { startedSql } from "./leases.ts";
 import { ClaimableLanes, LaneBatch, type MatchedLane, type MatchedLanes, outlookOf } from "../../../core/jobs/claiming.ts";
 import type { Rows } from "../connection/driver.ts";
 
@@ -122,51 +122,13 @@ function headSql(s: string, which: string, lane: string, limit: string): string 
 }
 
 /**
- * Both statements take the same values. $1: the injected time; $2: the process; $3: the worker; $4: how many jobs in all; $5 to
+ * $1: the injected time; $2: the process; $3: the worker; $4: how many jobs in all; $5 to
  * $11: for each lane its id, queue and lease, how many jobs of it are read, the position of its queue, its source, and how many
  * jobs that source may give; $12: how many jobs of each queue.
  */
 const LANES = `
     unnest($5::integer[], $6::text[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::integer[])
       as lane (id, queue, lease, most, place, source, budget)`;
-
-const startedSql = (s: string): string => `
-    job as (
-      update ${s}.jobs as job set ${startSql("chosen.lease")}
-      from chosen, given where job.ctid = chosen.spot
-      returning ${STARTED}),
-    started as (${startedBySpotSql(s)})`;
-
-/**
- * Claims in a transaction, by the same decision as `choose` for each queue; at most one job is a suspect. $13: whether a
- * suspect may be claimed; null: if its process holds none.
- */
-export function claimSql(s: string): string {
-  return `
-    with given as materialized (select ${s}.clock($1) as now, nextval('${s}.fence') as fence),
-    lane as (
-      select lane.* from ${LANES}
-      where not exists (select 1 from ${s}.locks as lock, given as clock where lock.name = lane.queue and ${LOCKED(s)})),
-    head as (
-      select job.*, lane.* from lane cross join lateral (
-        select * from (${headSql(s, READY, "lane.id", "lane.most")}) as ready
-        union all
-        select * from (${headSql(s, SUSPECT, "lane.id", "1")}) as suspect
-        where $13 or ($13 is null and not ${holdsSuspect(s, "$2")})) as job),
-    chosen as (
-      select spot, key, lease from (
-        select *, row_number() over (partition by place order by priority desc, key) as turn from (
-          select *, row_number() over (partition by place, source order by priority desc, key) as nth from (
-            select *, row_number() over (partition by place, suspect order by priority desc, key) as rank from (
-              select *, count(*) filter (where not suspect) over (partition by place, source order by priority desc, key) as before
-              from head) as head
-            where not suspect or before < budget) as head
-          where not suspect or rank = 1) as head
-        where nth <= budget) as head
-      where turn <= $12 order by place, turn limit $4),
-    ${startedSql(s)}
-    select * from job`;
-}
 
 /** The answer of a single statement: a row for each job, and one without a job that has these columns instead. */
 export type SingleRow = [...Started, ...Common];
@@ -178,6 +140,15 @@ type Common = [
   nextAt: number | null,
   verdict: null,
 ];
+
+const TEXTS = new WeakMap<SingleStatement, string>();
+
+/** The statement without its receipt, which the transaction leaves. */
+export function inTransaction(statement: SingleStatement): string {
+  let text = TEXTS.get(statement);
+  if (text === undefined) TEXTS.set(statement, (text = `with ${statement.parts} ${statement.answer("null")}`));
+  return text;
+}
 
 export function startedIn(rows: readonly SingleRow[]): Started[] {
   return rows.filter(([key]) => key !== null) as readonly unknown[] as Started[];
@@ -223,7 +194,7 @@ export function singleLaneClaimSql(s: string): SingleStatement {
         update ${s}.jobs as job set ${startSql("$7::bigint")}
         from given where job.ctid = any((select spots from given)::tid[])
         returning ${STARTED}),
-      started as (${startedInLaneSql(s, "$7::bigint")})`,
+      started as (${startedSql(s, "(select cardinality(spots) from given)")})`,
     values: 7,
     made: "fence, null, null from given",
     wrote: "exists (select 1 from job)",
@@ -249,10 +220,14 @@ export function singleClaimSql(s: string): SingleStatement {
               ${headSql(s, READY, "lane.id", "case when given.refused then 0 else lane.most end")}) as job) as head) as head
         where nth <= budget),
       chosen as materialized (
-        select spot, key, lease from head where turn <= $12 and (
+        select spot, lease from head where turn <= $12 and (
           (select count(*) from head where turn <= $12) >= $4 or not exists (select 1 from head where turn > $12))
         order by place, turn limit $4),
-      ${startedSql(s)}`,
+      job as (
+        update ${s}.jobs as job set ${startSql("chosen.lease")}
+        from chosen, given where job.ctid = chosen.spot
+        returning ${STARTED}),
+      started as (${startedSql(s, "(select count(*) from chosen)")})`,
     values: 12,
     made: "fence, null, null from given",
     wrote: "exists (select 1 from chosen)",

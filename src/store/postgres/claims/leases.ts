@@ -97,27 +97,17 @@ export class Leases {
  * Every statement that starts or ends jobs or moves their leases updates it.
  */
 
-/** `chosen` has keys and leases; `given` the instant and the fence. $2: the process. */
-export function startedSql(s: string, chosen: string): string {
-  return `
-    insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
-    select (select fence from given), $2::bigint, min(given.now + ${chosen}.lease), count(*), array_agg(${chosen}.key)
-    from ${chosen}, given having count(*) > 0`;
-}
-
 /**
- * For `chosen` rows that are found again by ctid. A statement that waited for a row lock gets the newest version of the row,
- * which it cannot change: the claim would contain a job that was never started, so the statement is rejected and runs again.
+ * `job` has the rows that were started, `given` the fence; $2: the process. `expected`: how many rows were chosen by their
+ * ctid. A statement that waited for a row lock gets the newest version of the row, which it cannot change, so it is rejected
+ * and runs again.
  */
-export function startedBySpotSql(s: string): string {
-  return `${startedSql(s, "chosen")} and (count(*) = (select count(*) from job) or ${s}.refuse('${REFUSED.moved}'))`;
-}
-
-export function startedInLaneSql(s: string, lease: string): string {
+export function startedSql(s: string, expected?: string): string {
+  const isAny = "count(*) > 0";
   return `
     insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
-    select (select fence from given), $2::bigint, (select now from given) + ${lease}, count(*), array_agg(key)
-    from job having case when count(*) = (select cardinality(spots) from given) then count(*) > 0 else ${s}.refuse('${REFUSED.moved}') end`;
+    select (select fence from given), $2::bigint, min(expires_at), count(*), array_agg(key) from job
+    having ${expected === undefined ? isAny : `case when count(*) = ${expected} then ${isAny} else ${s}.refuse('${REFUSED.moved}') end`}`;
 }
 
 /** `ended` has the fence of each job. The row of a claim goes with its last job. */

@@ -1,14 +1,14 @@
-import type { Gate, LimitedJob, LimitGate, LimitPair } from "../../../core/limits/limit-gate.ts";
-import type { ParkedRow, UsageRow } from "../../../core/limits/lane-usage.ts";
-import type { JobKey } from "../../../core/text/ids.ts";
-import { LimitRows, type LimitReads, limitsOf, MAX_DUE_COUNTERS, USAGE } from "../../sql/limits.ts";
-import { runAsync, type Script, type Tx as ScriptTx } from "../../sql/script.ts";
-import type { NewJob } from "../../store.ts";
-import type { Catalog, Settings } from "../catalog.ts";
-import { listOf } from "../connection/driver.ts";
-import { dialectOf } from "../scripts.ts";
-import type { QueueLocks } from "../transactions/mutexes.ts";
-import type { Tx } from "../transactions/transaction.ts";
+import type { Gate, LimitedJob, LimitGate, LimitPair } from "../../core/limits/limit-gate.ts";
+import type { ParkedRow, UsageRow } from "../../core/limits/lane-usage.ts";
+import type { JobKey } from "../../core/text/ids.ts";
+import { LimitRows, type LimitReads, limitsOf, MAX_DUE_COUNTERS, USAGE } from "../sql/limits.ts";
+import { runAsync, type Script, type Tx as ScriptTx } from "../sql/script.ts";
+import type { NewJob } from "../store.ts";
+import type { Catalog, Settings } from "./catalog.ts";
+import { listOf } from "./connection/driver.ts";
+import { dialectOf } from "./scripts.ts";
+import type { QueueLocks } from "./transactions/mutexes.ts";
+import type { Tx } from "./transactions/transaction.ts";
 
 /** Beyond this many entries the map is cleared: it keeps jobs that other processes settled. */
 const MAX_CLAIMED = 50_000;
