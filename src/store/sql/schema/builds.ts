@@ -114,7 +114,7 @@ create table ${table("results")} (
   stage        ${bytes} not null,
   path         ${bytes} not null,
   target       ${bytes} not null,
-  state        ${bytes} not null check (state in ('SUCCESS', 'FAILED', 'REUSED', 'GONE')),
+  state        ${bytes} not null check (state = 'SUCCESS' or state = 'FAILED' or state = 'REUSED' or state = 'GONE'),
   hash         ${bytes} not null,
   parts        text,
   output_hash  ${bytes} not null,
@@ -150,7 +150,7 @@ create index ${index("artifacts_hash")} on ${table("artifacts")} (hash);
 create table ${table("work")} (
   job              ${long} primary key,
   build            ${long} not null,
-  kind             ${bytes} not null check (kind in ('listing', 'stage', 'remove')),
+  kind             ${bytes} not null check (kind = 'listing' or kind = 'stage' or kind = 'remove'),
   stage            ${bytes} not null,
   segment          integer not null,
   path             ${bytes} not null,
