@@ -264,7 +264,7 @@ export class Enqueue {
   ): Promise<Enqueued[]> {
     const now = await tx.now();
     const numbered = tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
-    const [keys, existing] = await Promise.all([numbered, runAsync(this.#parts.batches.existing(tx, jobs))]);
+    const [keys, existing] = await Promise.all([numbered, runAsync(this.#parts.batches.existing(tx, jobs, batch))]);
     const admission = new Admission(known);
     const rows: Row[] = [];
     const waits: Wait[] = [];

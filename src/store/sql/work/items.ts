@@ -43,9 +43,10 @@ export class ItemTable {
     return targets.length === 0 ? [] : (yield* tx.all<ItemColumns>(this.#sql.at, listsOf(targets))).map(toItem);
   }
 
-  *existing(tx: Reads, jobs: readonly NewJob[]): Script<ExistingItems> {
+  /** `follows`: the jobs follow from their targets, whose revisions show that no stage of theirs has a job. */
+  *existing(tx: Reads, jobs: readonly NewJob[], follows: boolean): Script<ExistingItems> {
     type Row = NewWork & { key: JobKey; createdAt: number; id: string | null };
-    const items = jobs.flatMap(({ work }) => work ?? []);
+    const items = jobs.flatMap(({ work }) => (work === undefined || (follows && work.kind === "stage") ? [] : [work]));
     const rows = items.length === 0 ? [] : yield* tx.all<Row>(this.#sql.existing, listsOf(items));
     return new ExistingItems(rows.map((row) => [nameOf(row), publicId(row.id, row.createdAt, row.key)]));
   }

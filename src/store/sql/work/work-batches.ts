@@ -116,8 +116,8 @@ export class WorkBatches {
     return this.#batch(yield* this.totals.load(tx, builds, []), [], new TargetBatch(), new ResultBatch());
   }
 
-  existing(tx: Tx, jobs: readonly NewJob[]): Script<ExistingItems> {
-    return this.items.existing(tx, jobs);
+  existing(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch | undefined): Script<ExistingItems> {
+    return this.items.existing(tx, jobs, batch !== undefined);
   }
 
   *cancelled(tx: Tx, now: number, jobs: readonly (EndingJob & { was: JobState })[]): Script<void> {

@@ -85,7 +85,7 @@ export class Enqueue {
   run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Enqueued[] {
     const answers: Enqueued[] = [];
     const hasWork = jobs.some(({ work }) => work !== undefined);
-    const existing = hasWork ? runSync(this.#parts.batches.existing(tx, jobs)) : null;
+    const existing = hasWork ? runSync(this.#parts.batches.existing(tx, jobs, batch)) : null;
     const items: NewItem[] = [];
     let plain: Value[] = [];
     const admission = new Admission(this.#existing);
