@@ -301,7 +301,7 @@ export async function addChildren(task: Task, { key, output }: FoundResult): Pro
 
 /** The target as it continues after this attempt. */
 export function advanced({ live, row, churn }: Pick<Task, "live" | "row" | "churn">, planned: PlannedWay): ListedTarget {
-  return listedTarget(live, row.rev, withChurn(planned, { ...churn, waited: false }));
+  return listedTarget(live, row, withChurn(planned, { ...churn, waited: false }));
 }
 
 function withChurn(planned: PlannedWay, churn: FileChurn, when: { delay?: number; priority?: number } = {}): PlannedWay {
@@ -349,9 +349,9 @@ async function restarted(
   if (fingerprint === null) {
     // The next listing finds that the file is gone.
     const flow = { to: "end" as const, completed: row.completed, done: null, group: null, member: null };
-    return listedTarget(live, row.rev, { flow, passed: [] });
+    return listedTarget(live, row, { flow, passed: [] });
   }
   const now = runtime.targets.file(row.id, fingerprint);
   const planned = await writer.planner.plan(now, place.segment, 0, [], row.completed);
-  return listedTarget(now, row.rev, withChurn(planned, churn, when));
+  return listedTarget(now, row, withChurn(planned, churn, when));
 }

@@ -91,11 +91,12 @@ export class StagePlanner {
     return planned;
   }
 
-  unchanged(row: TargetRow, segment: Segment): Passed[] {
-    return segment.stages.map(({ name }) => ({
-      stage: name,
-      as: findStep(row.completed, name) === undefined ? "passed" : "cached",
-    }));
+  /** Of a target for which `isUnchanged` holds: then no stage has a function as its `match`. */
+  unchanged({ id }: TargetRow, segment: Segment): Passed[] {
+    return segment.stages.map(({ name }) => {
+      const { glob } = this.#model.place(name);
+      return { stage: name, as: glob === null || glob.matches(id) ? "cached" : "passed" };
+    });
   }
 
   /** Whether the target can stay at the end of its segment. */
@@ -224,12 +225,14 @@ export function hasResult(completed: CompletedStages, stage: string, key: Result
   return step?.result === key && step.undone !== true;
 }
 
+/** `row`: the target as it was read; undefined: it is new. */
 export function listedTarget(
   { path, id, parent, hash, fingerprint, value }: LiveTarget,
-  rev: number,
+  row: TargetRow | undefined,
   { passed, flow }: Pick<ListedTarget, "passed" | "flow">,
 ): ListedTarget {
-  return { path, id, parent, hash, fingerprint, value, rev, passed, flow };
+  const isStored = row?.hash === hash && row.fingerprint === fingerprint && row.value.hash === value.hash;
+  return { path, id, parent, hash, fingerprint, value, rev: row?.rev ?? 0, isStored, passed, flow };
 }
 
 function matches({ stage, glob }: StagePosition, { target, id }: LiveTarget, input: unknown): boolean {

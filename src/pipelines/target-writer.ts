@@ -118,7 +118,7 @@ export class TargetWriter implements TargetRegister {
     const from = index < 0 ? segment.stages.length : index;
     const open = new Set(segment.stages.slice(from).map(({ name }) => name));
     const completed = row.completed.filter(({ stage }) => !open.has(stage));
-    return listedTarget(live, row.rev, await this.planner.plan(live, segment, from, completed, row.completed));
+    return listedTarget(live, row, await this.planner.plan(live, segment, from, completed, row.completed));
   }
 
   async #forget(segment: Segment, found: readonly TargetRow[]): Promise<void> {
@@ -178,13 +178,12 @@ export class TargetWriter implements TargetRegister {
   async #look(segment: Segment, live: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
     const isSeen = row !== undefined && this.#isSeen(row);
     if (isSeen && row.done !== GONE_MARK && row.hash === live.hash && row.value.hash === live.value.hash) return null;
-    const rev = row?.rev ?? 0;
     if (row !== undefined && row.fingerprint === live.fingerprint && this.planner.isUnchanged(row, live, segment))
-      return listedTarget(live, rev, { flow: null, passed: this.planner.unchanged(row, segment) });
+      return listedTarget(live, row, { flow: null, passed: this.planner.unchanged(row, segment) });
     const old = row === undefined ? [] : row.done === GONE_MARK ? row.completed.map(undone) : row.completed;
     const planned = await this.planner.plan(live, segment, 0, live.inherited, old);
     const { artifacts } = live;
-    return { ...listedTarget(live, rev, planned), ...(artifacts === undefined ? {} : { artifacts }) };
+    return { ...listedTarget(live, row, planned), ...(artifacts === undefined ? {} : { artifacts }) };
   }
 
   async #expanded(parent: LiveTarget, completed: CompletedStages): Promise<void> {

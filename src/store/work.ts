@@ -104,6 +104,8 @@ export interface ListedTarget {
   value: StoredValue;
   /** As it was read; 0: the target is new. */
   rev: number;
+  /** The row of this revision has the content above: only the target's position is written. */
+  isStored?: boolean;
   passed: readonly Passed[];
   /** Null: unchanged and at the end of its segment; only `seen` is written. */
   flow: Flow | null;
@@ -277,10 +279,8 @@ export interface TargetColumns extends Omit<TargetRow, "value" | "seen" | "compl
   failure: number | null;
 }
 
-export const TARGET = `segment, path, id, parent, hash, fingerprint, value_hash, value_text, value_file, value_size, seen, done,
-  completed, grouping, member, failure, rev`;
-
 export function toTarget(row: TargetColumns): TargetRow {
+  let completed: CompletedStages | undefined;
   return {
     segment: row.segment,
     path: row.path,
@@ -291,7 +291,10 @@ export function toTarget(row: TargetColumns): TargetRow {
     value: { hash: row.value_hash as ValueHash, text: row.value_text, artifact: row.value_file, size: row.value_size },
     seen: row.seen as BuildKey,
     done: row.done,
-    completed: parseCompletedStages(row.completed),
+    // Parsed on use: a build that finds a target unchanged never asks.
+    get completed() {
+      return (completed ??= parseCompletedStages(row.completed));
+    },
     group: row.grouping,
     member: row.member,
     failure: row.failure as ResultKey | null,

@@ -3,7 +3,6 @@ import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
 import {
   type ListedTarget,
   type MemberPage,
-  TARGET,
   type TargetColumns,
   type TargetPage,
   type TargetPaths,
@@ -75,7 +74,7 @@ export class Targets {
 /** A condition is in the statement only if it is asked for, so that the planner finds its index. */
 function targetsSql(dialect: Dialect, guard: RowGuard) {
   const targets = dialect.table("targets");
-  const read = `select ${TARGET}, pipeline${guard.column} from ${targets}`;
+  const read = `select ${COLUMNS}${guard.column} from ${targets}`;
   const of = "where pipeline = :pipeline and segment = :segment";
   const end = "order by path limit :limit";
   const paged = (from: string) => ({ first: `${from} ${end}`, next: `${from} and path > :after ${end}` });
@@ -109,8 +108,6 @@ export interface TargetState {
   failure: ResultKey | null;
 }
 
-type Content = Pick<ListedTarget, "id" | "parent" | "hash" | "fingerprint"> & { value_hash: string };
-
 export interface TargetPosition {
   completed: CompletedStages;
   done: string | null;
@@ -119,9 +116,7 @@ export interface TargetPosition {
   failure: ResultKey | null;
 }
 
-/** Written whole, or only its position if its content is stored already. */
 interface Put {
-  isStored: boolean;
   ref: TargetRef;
   target: ListedTarget;
   position: TargetPosition;
@@ -149,7 +144,7 @@ export class TargetTable {
   *load(tx: Reads, refs: readonly TargetRef[]): Script<TargetBatch> {
     const batch = new TargetBatch();
     if (refs.length === 0) return batch;
-    const rows = yield* tx.all<TargetRef & TargetState & Content>(this.#sql.load, {
+    const rows = yield* tx.all<TargetRef & TargetState>(this.#sql.load, {
       pipelines: [...new Set(refs.map(({ pipeline }) => pipeline))],
       segments: [...new Set(refs.map(({ segment }) => segment))],
       paths: [...new Set(refs.map(({ path }) => path))],
@@ -176,8 +171,8 @@ export class TargetTable {
   *write(tx: Tx, batch: TargetBatch): Script<boolean> {
     const { puts, patches, removed } = batch.changes();
     const patched = patches.map(({ ref, ...patch }) => Object.assign(patch, ref));
-    const moved = puts.filter(({ isStored }) => isStored);
-    const whole = puts.filter(({ isStored }) => !isStored).map((put) => this.#columns(put));
+    const moved = puts.filter(({ target }) => target.isStored);
+    const whole = puts.filter(({ target }) => !target.isStored).map((put) => this.#columns(put));
     const [, written] = yield* together(
       tx.each(this.#sql.remove, removed),
       tx.each(this.#sql.put, whole),
@@ -224,14 +219,16 @@ const POSITION = {
   rev: "bigint",
 } as const;
 
+const COLUMNS = Object.keys({ ...REF, ...CONTENT, ...POSITION });
+
 function targetTableSql({ table, in: isIn, each, locking }: Dialect, guard: RowGuard) {
   const targets = table("targets");
   const put: Record<string, ColumnType> = { ...CONTENT, ...POSITION, ...guard.type };
-  const updated = Object.keys(put).map((name) => `${name} = excluded.${name}`);
   const listed = `pipeline = :pipeline and segment = :segment and ${isIn("path", "text", ":paths")}`;
+  const updated = Object.keys(put).map((name) => `${name} = excluded.${name}`);
   return {
     load: `
-      select pipeline, segment, path, id, rev, failure, parent, hash, fingerprint, value_hash from ${targets}
+      select pipeline, segment, path, id, rev, failure from ${targets}
       where ${isIn("pipeline", "text", ":pipelines")} and ${isIn("segment", "bigint", ":segments")} and ${isIn("path", "text", ":paths")}
       order by pipeline, segment, path${locking}`,
     // A loaded target is locked. A missing one may have been added since, with a higher revision.
@@ -264,15 +261,12 @@ function targetTableSql({ table, in: isIn, each, locking }: Dialect, guard: RowG
 
 export class TargetBatch {
   readonly #known = new Map<string, TargetState>();
-  readonly #stored = new Map<string, Content>();
   #puts = new Map<string, Put>();
   #patches = new Map<string, Patch>();
   #removed = new Map<string, TargetRef>();
 
-  know(row: TargetRef & TargetState & Content): void {
-    const name = nameOf(row);
-    this.#known.set(name, row);
-    this.#stored.set(name, row);
+  know(row: TargetRef & TargetState): void {
+    this.#known.set(nameOf(row), row);
   }
 
   get(ref: TargetRef): TargetState | undefined {
@@ -284,7 +278,7 @@ export class TargetBatch {
     const rev = target.rev + 1;
     this.#known.set(name, { id: target.id, rev, failure: position.failure });
     this.#patches.delete(name);
-    this.#puts.set(name, { ref, target, position, build, rev, isStored: isContentOf(target, this.#stored.get(name)) });
+    this.#puts.set(name, { ref, target, position, build, rev });
   }
 
   /** The target is unchanged, and this build has listed it. */
@@ -310,7 +304,6 @@ export class TargetBatch {
   remove(ref: TargetRef): void {
     const name = nameOf(ref);
     this.#known.delete(name);
-    this.#stored.delete(name);
     this.#patches.delete(name);
     this.#puts.delete(name);
     this.#removed.set(name, ref);
@@ -349,11 +342,6 @@ export class TargetBatch {
 
 function nameOf({ pipeline, segment, path }: TargetRef): string {
   return `${segment} ${pipeline}\n${path}`;
-}
-
-function isContentOf({ id, parent, hash, fingerprint, value }: ListedTarget, stored: Content | undefined): boolean {
-  if (stored?.hash !== hash || stored.value_hash !== value.hash) return false;
-  return stored.id === id && stored.parent === parent && stored.fingerprint === fingerprint;
 }
 
 function positionColumns({ ref, position, build, rev }: Put) {
