@@ -120,12 +120,8 @@ export class Holdfast implements AsyncDisposable {
     };
     this.events = limitArguments(events, "events", { subscribe: 2 });
     const recovery: Holdfast["recovery"] = {
-      recoverStale: async () => {
-        this.#refuseClosed();
-        return recoveryStats(await engine.janitor.recover(engine.actor), engine.clock.now());
-      },
+      recoverStale: async () => recoveryStats(await engine.janitor.recover(engine.actor), engine.clock.now()),
       stats: async () => {
-        this.#refuseClosed();
         const { locksCleaned, entriesReclaimed, recoveredAt } = (await engine.store.recoveries.history({ limit: 0 })).totals;
         const stale = countPlan(await engine.janitor.preview());
         return {
@@ -137,35 +133,20 @@ export class Holdfast implements AsyncDisposable {
         };
       },
       reclaimStale: async (expiredFor) => {
-        this.#refuseClosed();
         const plan = await engine.janitor.reclaimStale(toMillis(expiredFor, "expiredFor"), engine.actor);
         return recoveryStats(plan, engine.clock.now());
       },
       lastReport: async () => (await this.#reports(1))[0] ?? null,
       history: async () => this.#reports(MAX_REPORTS),
-      preview: async () => {
-        this.#refuseClosed();
-        return engine.janitor.preview();
-      },
-      acknowledge: async () => {
-        this.#refuseClosed();
-        return (await engine.store.recoveries.close("acknowledged")).closed.map(reportOf);
-      },
+      preview: async () => engine.janitor.preview(),
+      acknowledge: async () => (await engine.store.recoveries.close("acknowledged")).closed.map(reportOf),
     };
-    this.recovery = limitArguments(recovery, "recovery", {
-      recoverStale: 0,
-      stats: 0,
-      reclaimStale: 1,
-      lastReport: 0,
-      history: 0,
-      preview: 0,
-      acknowledge: 0,
-    });
+    const none = { recoverStale: 0, stats: 0, lastReport: 0, history: 0, preview: 0, acknowledge: 0 } as const;
+    this.recovery = limitArguments(recovery, "recovery", { ...none, reclaimStale: 1 }, () => this.#refuseClosed());
   }
 
   /** Waits for the report that this process is about to write. */
   async #reports(limit: number): Promise<CrashRecoveryReport[]> {
-    this.#refuseClosed();
     await this.#engine.janitor.recovery.settled();
     const { damage, recoveries } = this.#engine.store;
     const recorded = (await ifReadable(() => recoveries.history({ limit })))?.reports ?? [];

@@ -46,7 +46,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
       log,
       program,
       recovery,
-      backUpBeforeMigration: options.backups?.beforeMigration !== false,
+      backsUp: options.backups?.beforeMigration !== false,
       ...definedOnly({
         user: options.user && toStorable(options.user),
         onStop: options.onStop,
@@ -83,7 +83,7 @@ export async function openReadOnly(where: string, options: OpenOptions): Promise
     log: logOf(options),
     program: toStorable(options.program ?? process.title),
     onlyReads: true,
-    backUpBeforeMigration: options.backups?.beforeMigration !== false,
+    backsUp: options.backups?.beforeMigration !== false,
     ...definedOnly({ artifacts }),
   });
   return new Holdfast(engine, () => engine.close());

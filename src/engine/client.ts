@@ -27,7 +27,7 @@ import { checkStorable, isAsyncFunction, isThenable } from "../core/text/text.ts
 import { countJobs } from "../store/queries.ts";
 import type { DamageStore, Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
-import { changeMatching, type MatchingAction, type MatchingResult } from "./all-matching.ts";
+import { changeMatching, type MatchingResult } from "./all-matching.ts";
 import type { Engine } from "./engine.ts";
 import { explainJobs } from "./explain.ts";
 
@@ -50,18 +50,8 @@ interface ListOptions extends JobFilter {
 export class Jobs {
   static {
     const all = { retryAll: 1, cancelAll: 1, removeAll: 1 } as const;
-    limitArguments(this.prototype, "jobs", {
-      get: 1,
-      attempts: 1,
-      explain: 1,
-      list: 1,
-      counts: 1,
-      cancel: 1,
-      retry: 1,
-      ...all,
-      wait: 2,
-      watch: 2,
-    });
+    const one = { get: 1, attempts: 1, explain: 1, list: 1, counts: 1, cancel: 1, retry: 1 } as const;
+    limitArguments(this.prototype, "jobs", { ...one, ...all, wait: 2, watch: 2 }, (jobs) => jobs.#refuseClosed());
   }
 
   readonly #engine: Engine;
@@ -76,7 +66,6 @@ export class Jobs {
   }
 
   async get(id: string): Promise<Job | null> {
-    this.#refuseClosed();
     checkId(id);
     const job = await this.#engine.store.queries.get(id);
     const { damaged } = this.#engine.store.damage;
@@ -86,7 +75,6 @@ export class Jobs {
 
   /** Why the job does not run, in a sentence and in figures. Null: there is no such job. */
   async explain(id: string): Promise<Explanation | null> {
-    this.#refuseClosed();
     const [explained] = await explainJobs(this.#engine.store, [{ id: checkId(id) }]);
     return explained?.explanation ?? null;
   }
@@ -96,13 +84,11 @@ export class Jobs {
    * running or succeeded one. Empty where there is no such job.
    */
   async attempts(id: string): Promise<AttemptView[]> {
-    this.#refuseClosed();
     return this.#engine.store.queries.attempts(checkId(id));
   }
 
   /** A page may have fewer items than `limit`, or none, and `next`: the search continues there. */
   async list(options: ListOptions = {}): Promise<Page<Job>> {
-    this.#refuseClosed();
     refuseUnknown(options, [...FILTER_OPTIONS, "order", "limit", "after"], "jobs.list");
     const { limit = 100, after, order, ...filter } = options;
     if (order !== undefined) checkOneOf(order, ["newest", "oldest"], "order");
@@ -122,7 +108,6 @@ export class Jobs {
    * numbers; with `incomplete: true`, what can be read is counted.
    */
   async counts(options: { queue?: string; name?: string } & ReadOptions = {}): Promise<Record<JobState, number>> {
-    this.#refuseClosed();
     refuseUnknown(options, ["queue", "name", "incomplete"], "jobs.counts");
     const { queue, name, ...how } = options;
     if (queue !== undefined) checkStorable(queue, "The queue");
@@ -134,14 +119,12 @@ export class Jobs {
 
   /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
   async cancel(id: string): Promise<boolean> {
-    this.#refuseClosed();
     checkId(id);
     return this.#engine.store.cancel(id);
   }
 
   /** A failed or quarantined job starts again, with fresh counts. */
   async retry(id: string): Promise<boolean> {
-    this.#refuseClosed();
     checkId(id);
     const retried = await this.#engine.store.retry(id);
     if (retried !== "key-taken") return retried;
@@ -154,22 +137,17 @@ export class Jobs {
 
   /** Retries all failed and quarantined jobs that match when it starts, in small transactions. Call it again after a crash. */
   async retryAll(filter: JobFilter): Promise<MatchingResult> {
-    return this.#changeAll("retry", filter);
+    return changeMatching(this.#engine.store, "retry", filter);
   }
 
   /** Cancels all unfinished jobs that match when it starts, in small transactions. */
   async cancelAll(filter: JobFilter): Promise<MatchingResult> {
-    return this.#changeAll("cancel", filter);
+    return changeMatching(this.#engine.store, "cancel", filter);
   }
 
   /** Removes all finished jobs that match when it starts, in small transactions. Ids that callers chose stay taken. */
   async removeAll(filter: JobFilter): Promise<MatchingResult> {
-    return this.#changeAll("remove", filter);
-  }
-
-  #changeAll(action: MatchingAction, filter: JobFilter): Promise<MatchingResult> {
-    this.#refuseClosed();
-    return changeMatching(this.#engine.store, action, filter);
+    return changeMatching(this.#engine.store, "remove", filter);
   }
 
   /** Resolves when the job has ended, however it ended. */
@@ -203,7 +181,6 @@ export class Jobs {
   }
 
   async *#follow(id: string, signal: AbortSignal): AsyncGenerator<Job> {
-    this.#refuseClosed();
     checkId(id);
     const stop = AbortSignal.any([signal, this.#over]);
     let hasChanged = false;
@@ -271,7 +248,7 @@ interface QueueView {
 
 export class Queues {
   static {
-    limitArguments(this.prototype, "queues", { pause: 1, resume: 1, list: 1 });
+    limitArguments(this.prototype, "queues", { pause: 1, resume: 1, list: 1 }, (queues) => queues.#refuseClosed());
   }
 
   readonly #engine: Engine;
@@ -285,18 +262,15 @@ export class Queues {
 
   /** Nothing more is claimed from it until it is resumed. Running jobs continue, enqueued ones wait. */
   async pause(name: string): Promise<void> {
-    this.#refuseClosed();
     await this.#engine.store.queues.setPaused(checkName(name, "The queue"), true);
   }
 
   async resume(name: string): Promise<void> {
-    this.#refuseClosed();
     await this.#engine.store.queues.setPaused(checkName(name, "The queue"), false);
   }
 
   /** By name. */
   async list(options: ReadOptions = {}): Promise<QueueView[]> {
-    this.#refuseClosed();
     await rejectIncomplete(this.#engine.store.damage, options, "queues.list", "Queues cannot be listed");
     const { queues } = await this.#engine.store.queries.overview();
     return queues.map(({ name, paused, counts, oldestAt }) => {

@@ -3,7 +3,6 @@ import { Worker as Thread } from "node:worker_threads";
 import type { Artifacts } from "../artifacts/artifacts.ts";
 import type { Clock } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { definedOnly } from "../core/text/options.ts";
 import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 import type { ProcessId } from "../core/text/ids.ts";
 import { readersText } from "../core/recovery/loss.ts";
@@ -79,16 +78,8 @@ export class Engine {
 
   static async open(location: StoreLocation, options: EngineOptions, tries = 0): Promise<Engine> {
     const { clock } = options;
-    const store = await openStore(location, {
-      clock,
-      injected: clock !== systemClock,
-      actor: actorOf(options),
-      backsUp: options.backUpBeforeMigration ?? true,
-      identity: processIdentity(),
-      boot: bootId(),
-      onlyReads: options.onlyReads ?? false,
-      ...definedOnly({ journal: options.journal, writeWaitMs: options.writeWaitMs }),
-    });
+    const own = { injected: clock !== systemClock, actor: actorOf(options), identity: processIdentity(), boot: bootId() };
+    const store = await openStore(location, { backsUp: true, ...options, ...own });
     try {
       if (options.onlyReads || store.damage.damaged !== null) return new Engine(store, location, options, UNREGISTERED);
       if (options.recovery === "manual" && (await needsOperator(store))) {

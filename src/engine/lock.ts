@@ -24,29 +24,24 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
   const { store } = engine;
   const lock: Lock = {
     async acquire(holder, ttl = DEFAULT_TTL) {
-      refuseClosed();
       const token = randomUUID();
       return (await store.locks.acquire(name, checkName(holder, "The holder"), token, checkTtl(ttl))) ? token : null;
     },
     async extend(token, ttl) {
-      refuseClosed();
       return store.locks.renew(name, checkStorable(token, "The token"), checkTtl(ttl));
     },
     async release(token) {
-      refuseClosed();
       return store.locks.renew(name, checkStorable(token, "The token"), null);
     },
     async get() {
-      refuseClosed();
       const [lock] = await store.locks.list(name);
       return lock === undefined ? null : { holder: lock.holder, acquiredAt: lock.acquiredAt, expiresAt: lock.expiresAt };
     },
     async isStale() {
-      refuseClosed();
       return (await store.locks.list(name))[0]?.stale ?? false;
     },
   };
-  return limitArguments(lock, "lock", { acquire: 2, extend: 2, release: 1, get: 0, isStale: 0 });
+  return limitArguments(lock, "lock", { acquire: 2, extend: 2, release: 1, get: 0, isStale: 0 }, refuseClosed);
 }
 
 function checkTtl(ttl: Duration): number {

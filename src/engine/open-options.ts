@@ -2,7 +2,7 @@ import { hostname } from "node:os";
 import { resolve } from "node:path";
 import { actorText } from "../core/recovery/audit.ts";
 import { type BackupPlan, type BackupsOptions, checkBackups } from "../core/recovery/backup-plan.ts";
-import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
+import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import {
   checkBoolean,
@@ -15,7 +15,7 @@ import {
 } from "../core/text/options.ts";
 import type { SinkOptions } from "./events/relays.ts";
 import { backupsFolder } from "../store/backups.ts";
-import type { StoreLocation } from "../store/open-store.ts";
+import type { OpenStoreOptions, StoreLocation } from "../store/open-store.ts";
 import type { Durability } from "../store/store.ts";
 import { type Log, quietLog, silentLog } from "./log.ts";
 
@@ -175,8 +175,7 @@ export interface Config extends OpenOptions {
   modules: string[];
 }
 
-export interface EngineOptions {
-  clock: Clock;
+export interface EngineOptions extends Pick<OpenStoreOptions, "clock" | "backsUp" | "journal" | "writeWaitMs" | "onlyReads"> {
   log: Log;
   program: string;
   user?: string;
@@ -184,13 +183,7 @@ export interface EngineOptions {
   recovery?: "auto" | "manual" | "later";
   onStop?: (drain: number) => void;
   artifacts?: string;
-  backUpBeforeMigration?: boolean;
-  /** Absent: unchanged. */
-  journal?: boolean;
-  writeWaitMs?: number;
   telemetry?: boolean;
-  /** Does not even register, so that nothing is written. */
-  onlyReads?: boolean;
 }
 
 export function actorOf({ program, user }: EngineOptions): string {

@@ -39,7 +39,8 @@ const SCHEDULE_OPTIONS: readonly (keyof ScheduleOptions)[] = ["key", "cron", "ti
 
 export class Schedules {
   static {
-    limitArguments(this.prototype, "schedules", { save: 2, list: 1, remove: 1, pause: 1, resume: 1, trigger: 1 });
+    const counts = { save: 2, list: 1, remove: 1, pause: 1, resume: 1, trigger: 1 } as const;
+    limitArguments(this.prototype, "schedules", counts, (schedules) => schedules.#refuseClosed());
   }
 
   readonly #engine: Engine;
@@ -53,7 +54,6 @@ export class Schedules {
 
   /** @internal `hf.schedule`: creates or replaces it. */
   async save(def: unknown, options: ScheduleOptions): Promise<Schedule> {
-    this.#refuseClosed();
     const draft = await draftOf(def, options, this.#engine.clock.now());
     this.#refuseClosed();
     const { declared } = definitionOf(def);
@@ -66,26 +66,22 @@ export class Schedules {
 
   /** By key. */
   async list(options: ReadOptions = {}): Promise<Schedule[]> {
-    this.#refuseClosed();
     await rejectIncomplete(this.#engine.store.damage, options, "schedules.list", "Schedules cannot be listed");
     return (await this.#engine.store.schedules.list()).map(toSchedule);
   }
 
   /** Its jobs stay. False when there is no such schedule. */
   async remove(key: string): Promise<boolean> {
-    this.#refuseClosed();
     return this.#engine.store.schedules.update(checkKey(key), "removed");
   }
 
   /** No more ticks, until `resume`; in this and any other process, also after a restart. */
   async pause(key: string): Promise<void> {
-    this.#refuseClosed();
     if (!(await this.#engine.store.schedules.update(checkKey(key), "paused"))) throw await this.#missing(key);
   }
 
   /** Continues with the next tick: those that fell into the pause were not missed. */
   async resume(key: string): Promise<void> {
-    this.#refuseClosed();
     const { store, clock, scheduler } = this.#engine;
     for (;;) {
       const [schedule] = await store.schedules.list({ key: checkKey(key) });
@@ -99,7 +95,6 @@ export class Schedules {
 
   /** One job now, besides those of the ticks. With `overlap: false` an unfinished last job is the answer instead. */
   async trigger(key: string): Promise<Enqueued> {
-    this.#refuseClosed();
     const answer = await this.#engine.store.schedules.trigger(checkKey(key));
     if (answer === null) throw await this.#missing(key);
     return answer as Enqueued;

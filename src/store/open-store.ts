@@ -47,6 +47,7 @@ export interface OpenStoreOptions {
   backsUp?: boolean;
   identity?: string;
   boot?: string;
+  /** Does not even register, so that nothing is written. */
   onlyReads?: boolean;
   /** Switches the journal of a file on or off; default: as it is. */
   journal?: boolean;

@@ -207,17 +207,27 @@ type ArgumentCounts<T> = {
   [K in MethodName<T>]: T[K] extends (...args: infer A) => unknown ? Required<A>["length"] : never;
 };
 
-/** Makes the methods reject surplus arguments, which JavaScript ignores silently. `where` stands before their names in errors. */
-export function limitArguments<T extends object>(methods: T, where: string, counts: ArgumentCounts<T>): T {
+/**
+ * Makes the methods reject surplus arguments, which JavaScript ignores silently. `where` stands before their names in errors.
+ * `before`: called before each method.
+ */
+export function limitArguments<T extends object>(
+  methods: T,
+  where: string,
+  counts: ArgumentCounts<T>,
+  before: (self: T) => void = () => {},
+): T {
   for (const [name, count] of Object.entries(counts) as [string, number][]) {
     const method = (methods as Record<string, (...args: unknown[]) => unknown>)[name] as (...args: unknown[]) => unknown;
     const limited = isAsyncFunction(method)
-      ? async function (this: unknown, ...args: unknown[]) {
+      ? async function (this: T, ...args: unknown[]) {
           rejectSurplus(args, count, `${where}.${name}`);
+          before(this);
           return method.apply(this, args);
         }
-      : function (this: unknown, ...args: unknown[]) {
+      : function (this: T, ...args: unknown[]) {
           rejectSurplus(args, count, `${where}.${name}`);
+          before(this);
           return method.apply(this, args);
         };
     Object.defineProperty(methods, name, { ...Object.getOwnPropertyDescriptor(methods, name), value: limited });

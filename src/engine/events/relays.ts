@@ -68,14 +68,13 @@ export class Relays {
     const { name, types } = checkSubscription(on, options);
     if (name !== undefined && this.#sinks.has(name)) throw nameTaken(name, "sink");
     const { store, clock, log } = this.#parts;
-    const subscriber = new Subscriber(on);
     const position =
       name === undefined
         ? transientPosition(() => (from === undefined ? store.events.position() : Promise.resolve(from)))
-        : this.#positionOf(name, subscriber.kind);
-    const relay = new Relay({ store, clock, log, name: name ?? "a subscriber", position, sink: subscriber, types });
+        : this.#positionOf(name, SUBSCRIBER);
     if (name !== undefined) this.#subscribers.add(name);
-    return new Subscription(relay, subscriber);
+    const relay = { store, clock, log, name: name ?? "a subscriber", position, types };
+    return new Subscription(on, (sink) => new Relay({ ...relay, sink }));
   }
 
   #share(name: string, settings: CheckedSink): string {
@@ -105,27 +104,36 @@ export class Relays {
   }
 }
 
-/** Keeps the process alive, as a worker does: a program that only subscribes has nothing else to do. */
-export class Subscription {
+const SUBSCRIBER = "subscriber";
+
+/** A sink that calls a function. It keeps the process alive, as a worker does: a program that only subscribes does nothing else. */
+export class Subscription implements Sink {
+  readonly kind = SUBSCRIBER;
+  readonly maxEvents = 1;
+  readonly #on: OnEvent;
   readonly #relay: Relay;
-  readonly #subscriber: Subscriber;
+  readonly #inside = new AsyncLocalStorage<true>();
   readonly #stay = setInterval(() => {}, 2 ** 30);
 
-  constructor(relay: Relay, subscriber: Subscriber) {
-    this.#relay = relay;
-    this.#subscriber = subscriber;
+  constructor(on: OnEvent, relayTo: (sink: Sink) => Relay) {
+    this.#on = on;
+    this.#relay = relayTo(this);
+  }
+
+  async deliver(events: readonly Event[]): Promise<void> {
+    for (const event of events) await this.#inside.run(true, async () => this.#on(event));
   }
 
   /** Resolves when the call in flight is done; a subscriber that ends itself does not wait for itself. */
   async end(): Promise<void> {
     clearInterval(this.#stay);
     const over = this.#relay.stop();
-    if (!this.#subscriber.isCalling) await over;
+    if (!this.#inside.getStore()) await over;
   }
 
   async endSoon(): Promise<void> {
     clearInterval(this.#stay);
-    if (this.#subscriber.isCalling) this.#relay.abandon();
+    if (this.#inside.getStore()) this.#relay.abandon();
     else await this.#relay.stopSoon();
   }
 }
@@ -164,25 +172,6 @@ function checkSubscription(on: OnEvent, options: SubscribeOptions): SubscribeOpt
   }
   checkEventTypes(types ?? []);
   return { ...(name === undefined ? {} : { name }), ...(types === undefined ? {} : { types: [...types] }) };
-}
-
-class Subscriber implements Sink {
-  readonly kind = "subscriber";
-  readonly maxEvents = 1;
-  readonly #on: OnEvent;
-  readonly #inside = new AsyncLocalStorage<true>();
-
-  constructor(on: OnEvent) {
-    this.#on = on;
-  }
-
-  get isCalling(): boolean {
-    return this.#inside.getStore() === true;
-  }
-
-  async deliver(events: readonly Event[]): Promise<void> {
-    for (const event of events) await this.#inside.run(true, async () => this.#on(event));
-  }
 }
 
 /** Where events go, as given to `open`. */
