@@ -1,11 +1,10 @@
 import { existsSync, globSync } from "node:fs";
 import { basename, dirname, resolve } from "node:path";
-import { pathToFileURL } from "node:url";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/text/errors.ts";
 import { refuseUnknown } from "../core/text/options.ts";
 import { type Config, OPEN_OPTIONS, type OpenOptions } from "../engine/open-options.ts";
-import { errorPlace, isModuleInCommonJs, lacksHoldfast, MODULE_HINT } from "./modules.ts";
+import { loadModule } from "./modules.ts";
 
 export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.mts", "holdfast.config.js", "holdfast.config.mjs"] as const;
 
@@ -22,7 +21,8 @@ const read = new WeakMap<Command, Settings>();
 export async function readConfig(command: Command): Promise<void> {
   const file = namedConfig(command) ?? foundConfig(command);
   if (file === undefined) return;
-  const { db, modules, ...options } = check(await load(file), basename(file));
+  const loaded = await loadModule(file, "CONFIG_INVALID", "Give --config the path of a config file.");
+  const { db, modules, ...options } = check(loaded["default"], basename(file));
   const folder = dirname(resolve(file));
   read.set(rootOf(command), {
     file,
@@ -80,25 +80,6 @@ export function modulesOf({ file, folder, modules }: Settings): string[] {
   return [...new Set(found)];
 }
 
-async function load(file: string): Promise<unknown> {
-  const path = resolve(file);
-  if (!existsSync(path)) throw invalid(`There is no file ${file}.`, "Give --config the path of a config file.");
-  try {
-    return ((await import(pathToFileURL(path).href)) as { default?: unknown }).default;
-  } catch (error) {
-    const why = error instanceof Error ? error.message : String(error);
-    throw invalid(
-      `${errorPlace(error, file)} does not load: ${why}`,
-      isModuleInCommonJs(error, path)
-        ? MODULE_HINT
-        : lacksHoldfast(why)
-          ? "Run `npm install holdfast` in its folder."
-          : `Correct it; \`node ${file}\` shows where it fails.`,
-      error,
-    );
-  }
-}
-
 function check(value: unknown, file: string): Config {
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
     const is =
@@ -137,6 +118,6 @@ function rootOf(command: Command): Command {
   return command.parent === null ? command : rootOf(command.parent);
 }
 
-function invalid(message: string, hint: string, cause?: unknown): HoldfastError {
-  return new HoldfastError("CONFIG_INVALID", message, hint, { cause });
+function invalid(message: string, hint: string): HoldfastError {
+  return new HoldfastError("CONFIG_INVALID", message, hint);
 }

@@ -18,26 +18,26 @@ export async function definitionsIn(files: readonly string[]): Promise<Definitio
   return [...found];
 }
 
-async function loadModule(file: string): Promise<Record<string, unknown>> {
+type LoadErrorCode = "MODULE_INVALID" | "CONFIG_INVALID";
+
+export async function loadModule(
+  file: string,
+  as: LoadErrorCode = "MODULE_INVALID",
+  missing = "Give the path of a .ts or .js module that exports jobs or a pipeline.",
+): Promise<Record<string, unknown>> {
   const path = resolve(file);
-  if (!existsSync(path)) {
-    throw new HoldfastError(
-      "MODULE_INVALID",
-      `There is no file ${file}.`,
-      "Give the path of a .ts or .js module that exports jobs or a pipeline.",
-    );
-  }
+  if (!existsSync(path)) throw new HoldfastError(as, `There is no file ${file}.`, missing);
   try {
     return (await import(pathToFileURL(path).href)) as Record<string, unknown>;
   } catch (error) {
-    throw explainLoadError(error, file);
+    throw explainLoadError(error, file, as);
   }
 }
 
-function explainLoadError(error: unknown, file: string): HoldfastError {
+function explainLoadError(error: unknown, file: string, as: LoadErrorCode): HoldfastError {
   const { code, hint } = (typeof error === "object" && error !== null ? error : {}) as { code?: unknown; hint?: unknown };
   const why = messageOf(error);
-  const invalid = (message: string, mend: string) => new HoldfastError("MODULE_INVALID", message, mend, { cause: error });
+  const invalid = (message: string, mend: string) => new HoldfastError(as, message, mend, { cause: error });
   if (code === "ERR_UNKNOWN_FILE_EXTENSION" || code === "ERR_UNSUPPORTED_DIR_IMPORT")
     return invalid(`${file} is not a module.`, "Give the path of a .ts or .js file that exports jobs or a pipeline.");
   const place = errorPlace(error, file);
@@ -49,17 +49,17 @@ function explainLoadError(error: unknown, file: string): HoldfastError {
   if (isModuleInCommonJs(error, resolve(file))) return invalid(`${place} does not load: ${why}`, MODULE_HINT);
   if (isSyntaxError(error)) return invalid(`${place} has a syntax error: ${why}`, "Correct that line.");
   if (typeof code === "string" && typeof hint === "string")
-    return new HoldfastError(code, `${place} does not load: ${why}`, hint, { cause: error });
+    return new HoldfastError(as === "CONFIG_INVALID" ? as : code, `${place} does not load: ${why}`, hint, { cause: error });
   return invalid(
     `${place} does not load: ${why}`,
     lacksHoldfast(why) ? "Run `npm install holdfast` in its folder." : `Correct it; \`node ${file}\` shows where it fails.`,
   );
 }
 
-export const MODULE_HINT = 'Set "type": "module" in package.json, or name the file .mts: here "type" is "commonjs".';
+const MODULE_HINT = 'Set "type": "module" in package.json, or name the file .mts: here "type" is "commonjs".';
 
 /** Whether Node has read an ES module as CommonJS. `npm init` writes `"type": "commonjs"`. */
-export function isModuleInCommonJs(error: unknown, path: string): boolean {
+function isModuleInCommonJs(error: unknown, path: string): boolean {
   if (!(error instanceof SyntaxError) || !/\.[jt]s$/.test(path) || packageTypeAt(dirname(path)) !== "commonjs") return false;
   return /^(Cannot use import statement|Cannot use 'import\.meta'|Unexpected token 'export'|await is only valid)/.test(
     error.message,
@@ -82,7 +82,7 @@ function readPackage(file: string): { type?: unknown } {
   }
 }
 
-export function lacksHoldfast(why: string): boolean {
+function lacksHoldfast(why: string): boolean {
   return why.startsWith("Cannot find package 'holdfast'");
 }
 
@@ -115,7 +115,7 @@ function importPlace(error: unknown): [string, string, string] | null {
 }
 
 /** `jobs.ts:7`, in the module or in one that it imports; without the line if Node does not report it. */
-export function errorPlace(error: unknown, file: string): string {
+function errorPlace(error: unknown, file: string): string {
   const found = parsedPlace(error) ?? importPlace(error) ?? thrownPlace(error) ?? checkedPlace(error, file);
   const [, path, line] = found ?? [];
   return path === undefined ? file : `${relative(process.cwd(), decodeURI(path))}:${line}`;

@@ -176,7 +176,7 @@ suite("a config that cannot be used", () => {
       /node:sqlite/,
     ],
     ["that throws", "throw new Error('the moon is full')", "CONFIG_INVALID", /does not load: the moon is full/, /node holdfast/],
-    ["that is no TypeScript", "export default {", "CONFIG_INVALID", /does not load/, /node holdfast\.config\.ts/],
+    ["that is no TypeScript", "export default {", "CONFIG_INVALID", /has a syntax error/, /Correct that line/],
     [
       "that imports what is not there",
       "import './no.ts'",

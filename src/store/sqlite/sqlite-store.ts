@@ -25,7 +25,6 @@ import {
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
-import { QUERY_DIALECT } from "./queries.ts";
 import { Queries } from "../sql/queries.ts";
 import { Processes } from "./processes.ts";
 import { Leases, Settle } from "./jobs/settle.ts";
@@ -47,7 +46,7 @@ import { Audit, AuditLog } from "../sql/audit.ts";
 import { Attempts } from "../sql/attempts.ts";
 import type { AuditHead } from "../audit.ts";
 import { runSync } from "../sql/script.ts";
-import { AUDIT_GUARDS, DIALECT, readsAt, scriptAccess, statementsOn, type StoreAccess } from "./scripts.ts";
+import { AUDIT_GUARDS, DIALECT, QUERY_DIALECT, readsAt, scriptAccess, statementsOn, type StoreAccess } from "./scripts.ts";
 import { untilRestored } from "./maintenance/backup/replace.ts";
 import { commitMarker, Drain } from "./maintenance/changes/journal.ts";
 import { Maintenance } from "./maintenance/maintenance.ts";

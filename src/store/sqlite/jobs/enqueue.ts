@@ -1,6 +1,5 @@
 import {
   Admission,
-  isEarly,
   type RejectedJob,
   findRejected,
   rejectAll,
@@ -88,7 +87,7 @@ export class Enqueue {
     const existing = hasWork ? runSync(this.#parts.batches.existing(tx, jobs, batch)) : null;
     const items: NewItem[] = [];
     let plain: Value[] = [];
-    const admission = new Admission(this.#existing);
+    let admission: Admission | undefined;
     const flush = (): void => {
       if (plain.length === ROWS * PLAIN) this.#sql.insertMany.run(...plain);
       else for (let i = 0; i < plain.length; i += PLAIN) this.#sql.insert.run(...plain.slice(i, i + PLAIN));
@@ -109,7 +108,7 @@ export class Enqueue {
       // The job that it names may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
       const isNamed = job.id !== undefined || job.key !== undefined || job.after !== undefined;
-      const refused = (isNamed ? admission.reject(job) : undefined) ?? existing?.of(job);
+      const refused = (isNamed ? (admission ??= new Admission(this.#existing)).reject(job) : undefined) ?? existing?.of(job);
       if (refused !== undefined) {
         answers.push(refused);
         continue;
@@ -123,7 +122,7 @@ export class Enqueue {
       const limits = this.#limitsOf(tx, job);
       const slot = slotOfJob(job);
       const input = large ? ELSEWHERE : job.input;
-      const gate = isEarly(runAt, tx.now, tx.now) ? "time" : null;
+      const gate = runAt > tx.now ? "time" : null;
       const { priority, scheduledFor = null } = job;
       const meta = job.tags === undefined && job.trace === undefined ? null : metaOf(job);
       const checked = { key, lane, priority, policy, created_at: tx.now, id, slot, scheduled_for: scheduledFor, limits, meta };
@@ -139,7 +138,7 @@ export class Enqueue {
         plain.push(key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, checksum);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
-        const initial = admission.initialState(job);
+        const initial = (admission ??= new Admission(this.#existing)).initialState(job);
         broken = initial.state === "cancelled";
         const [admitted, error, endedAt] = this.#admit(tx, { key, lane, priority, limits }, gate, initial);
         const values = [key, initial.state, admitted, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input];
@@ -187,7 +186,7 @@ export class Enqueue {
     const meta = metaOf(job);
     const runAt = job.runAt ?? tx.now + job.delay;
     let gate: string | null = null;
-    if (row.state === "pending" && isEarly(runAt, tx.now, tx.now)) gate = "time";
+    if (row.state === "pending" && runAt > tx.now) gate = "time";
     else if (row.state === "pending" && limits !== null) gate = this.#parts.limits.admit(tx, { key, lane, priority, limits });
     const checksum = jobChecksum({
       key,
