@@ -31,8 +31,8 @@ const CONTEXT_PARTS = Object.keys({
 } satisfies Record<keyof JobContext<unknown>, 0>);
 
 /**
- * Runs one handler, without a database: its input is checked and transformed as on the way through one, and so is its
- * output. What the handler throws is thrown. `context` replaces parts of what the handler gets, but not the input.
+ * Runs one handler without a database. Input and output are validated and parsed as a database would store them. Rethrows what
+ * the handler throws. `context` replaces parts of the handler's context, but not the input.
  *
  * ```ts
  * assert.equal(await call(greet, { name: "Anna" }), "hello Anna");
@@ -82,9 +82,9 @@ function contextOf({ name }: Definition, { id = `call-${++calls}`, attempt = 1 }
 }
 
 /**
- * Runs what is due with a real worker until nothing is, also what handlers enqueue meanwhile. No time is made to pass:
- * delayed jobs and retries stay for a later drain, after `clock.advance`. `ran` counts attempts; `failed` are the jobs
- * that ended failed or quarantined, in that order. A pipeline's work runs if its build has an orchestrator.
+ * Runs due jobs with a real worker until none is left, including those that handlers enqueue. No time passes: delayed jobs and
+ * retries wait for a later drain, after `clock.advance`. `ran` counts attempts; `failed` has the jobs that ended failed or
+ * quarantined, in order. A pipeline's work runs if its build has an orchestrator.
  *
  * ```ts
  * await hf.enqueue(invoice, { order: 7 });

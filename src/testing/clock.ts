@@ -2,14 +2,14 @@ import { describeValue, invalidOption, limitArguments, rejectSurplus } from "../
 import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
 
 export interface TestClock extends Clock {
-  /** Moves time on, stopping at each timer on the way, until everything that it set off has come to rest. */
+  /** Advances time, timer by timer, and waits until the work that they start has settled. */
   advance(by: Duration): Promise<void>;
-  /** The wall clock is set, as an administrator or a time server would; no time passes. */
+  /** Sets the wall clock, as an administrator or a time server would; no time passes. */
   set(now: number): void;
 }
 
 /**
- * A clock that stands still until told otherwise.
+ * A clock that advances only on request.
  *
  * ```ts
  * const clock = testClock();

@@ -25,7 +25,7 @@ import { armPoint, POINTS } from "../store/points.ts";
 const DEFAULT_MEMORY_MB = 128;
 
 export interface CrashOptions extends ProgramOptions {
-  /** How it ends. */
+  /** How the program ends. */
   by: "SIGKILL" | "SIGTERM" | "out-of-memory" | "power-cut";
   /**
    * The crash comes once the program has printed this on standard output, or the returned promise has resolved. Optional for
@@ -45,7 +45,7 @@ export interface CrashOptions extends ProgramOptions {
   timeout?: Duration;
 }
 
-/** How a program has ended, and what it has printed. */
+/** How a program ended, and what it printed. */
 export interface Crash extends Ended {
   stdout: string;
   stderr: string;
@@ -54,7 +54,7 @@ export interface Crash extends Ended {
 }
 
 /**
- * Runs a program of yours in a process of its own and ends it: really, in the middle of whatever it does.
+ * Runs your program in its own process and ends it in the middle of its work.
  *
  * ```ts
  * const { signal } = await simulateCrash("worker.ts", { by: "SIGKILL", when: "started" });
@@ -181,7 +181,7 @@ function outputText({ stdout, stderr }: Program): string {
 }
 
 /**
- * SIGKILL to oneself at a named point: `<operation>:<moment>`. The operation is a transaction (`enqueue`, `claim`,
+ * Kills this process with SIGKILL at a named point: `<operation>:<moment>`. The operation is a transaction (`enqueue`, `claim`,
  * `settle`, `tick` and so on), the moment `begun` (it is open), `written` (all its statements have run) or `committed`
  * (no caller was answered yet). `deliver:begun` and `deliver:written` are before and after events go to a sink or subscriber;
  * `put:…`, `sweep:…` and `export:…` are steps of artifacts, `backup:…`, `restore:…` and `salvage:…` those of what they name,

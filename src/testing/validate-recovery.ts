@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from "node:util";
 import type { Job, JobState } from "../core/jobs/job.ts";
 import type { Holdfast } from "../holdfast.ts";
 
-/** A job as it was: all of it, or just what `enqueue` has answered. */
+/** A job before the crash: all of it, or only its id. */
 export type JobBefore = Pick<Job, "id"> & Partial<Job>;
 
 export interface RecoveryVerdict {
@@ -18,7 +18,7 @@ const FINISHED: ReadonlySet<JobState> = new Set(["succeeded", "failed", "cancell
 const IMMUTABLE_PARTS = ["name", "queue", "key", "input", "priority", "createdAt"] as const;
 
 /**
- * Every job that there is, in the order they were made: before a crash, and after it.
+ * Returns every job in creation order, to compare the jobs before a crash with those after it.
  *
  * ```ts
  * const before = await everyJob(hf);
@@ -38,8 +38,8 @@ export async function everyJob(hf: Holdfast): Promise<Job[]> {
 }
 
 /**
- * Whether nothing was lost, left in a dead hand or done again: every job of before is there, as it was given; none still
- * runs in the attempt that it ran in then; what was over is over in the same way. What has gone on since is no matter.
+ * Compares the jobs before a crash with those after its recovery: every job still exists as it was given, none still runs in its
+ * old attempt, and finished jobs have the same outcome. Progress since then is no difference.
  *
  * ```ts
  * assert.deepEqual(validateRecovery(before, await everyJob(hf)), { ok: true, reasons: [] });
