@@ -16,7 +16,7 @@ import type { Schedule } from "./core/jobs/schedule.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./engine/claim.ts";
 import type { Enqueued, EnqueueOptions } from "./core/pipelines/stage.ts";
 import { type Definition, definitionOf, type JobDef, newJob } from "./engine/definition.ts";
-import type { Engine } from "./engine/engine.ts";
+import { closedError, type Engine } from "./engine/engine.ts";
 import type { OnEvent, SubscribeOptions, Subscription } from "./engine/events/relays.ts";
 import { ProgressWriter } from "./engine/progress.ts";
 import { enqueueWithin, ifReadable, Jobs, type PostgresTx, Queues, type SqliteTx, transact } from "./engine/client.ts";
@@ -218,7 +218,7 @@ export class Holdfast implements AsyncDisposable {
   ): Promise<Enqueued<Out>[]> {
     this.#refuseClosed();
     const definition = definitionOf(def, "hf.enqueueMany");
-    if (!Array.isArray(inputs)) throw notAList("enqueueMany needs an array of inputs.", "Give an array.");
+    if (!Array.isArray(inputs)) throw invalidOption("enqueueMany needs an array of inputs.", "Give an array.");
     const jobs: NewJob[] = [];
     for (const [i, input] of inputs.entries()) {
       const drafted = newJob(definition, input, withoutTx(typeof options === "function" ? options(input, i) : options));
@@ -261,7 +261,7 @@ export class Holdfast implements AsyncDisposable {
       );
     refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
     if (options.signals !== undefined) checkBoolean(options.signals, "signals");
-    if (!Array.isArray(defs)) throw notAList("work needs an array of jobs and pipelines.", "Call hf.work([resize]).");
+    if (!Array.isArray(defs)) throw invalidOption("work needs an array of jobs and pipelines.", "Call hf.work([resize]).");
     if (this.#engine.isReadOnly) throw recoveryPending(this.#engine.location.name);
     const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def, "hf.work")]));
     const worker = this.#work(all, options);
@@ -374,20 +374,12 @@ function withoutTx(options: (EnqueueOptions & { tx?: unknown }) | undefined): En
   return rest;
 }
 
-function notAList(message: string, hint: string): HoldfastError {
-  return invalidOption(message, hint);
-}
-
 function damagedBackup(path: string, findings: readonly string[]): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${path} was written, but it has the damage of the database: ${findings.join("; ")}.`,
     "Keep the earlier backups. Stop all workers and run `holdfast restore` with one of them.",
   );
-}
-
-function closedError(): HoldfastError {
-  return new HoldfastError("CLOSED", "This handle is closed.", "Call open() again, or close the handle later.");
 }
 
 function toEnqueued<Out>(answer: StoreEnqueued, job: { name: string }): Enqueued<Out> {

@@ -18,18 +18,12 @@ import { createFolder } from "./store/sqlite/faults.ts";
 const DEFAULT_PATH = ".holdfast/work.db";
 
 /** @internal What `open` of the public API loads on use. */
-export async function openHandle(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
+export async function openHandle(
+  where: string | undefined,
+  options: OpenOptions,
+  recovery: "auto" | "manual" | "later" = options.recovery ?? "auto",
+): Promise<Holdfast> {
   checkOpenOptions(options);
-  return openAs(where, options, options.recovery ?? "auto");
-}
-
-/** @internal For operators: by default, shows what a crash has left, and leaves recovery to the workers. */
-export async function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
-  checkOpenOptions(options);
-  return openAs(where, options, options.recovery ?? "later");
-}
-
-async function openAs(where: string | undefined, options: OpenOptions, recovery: "auto" | "manual" | "later"): Promise<Holdfast> {
   if (where !== undefined && typeof where !== "string") {
     throw invalidOption(`\`where\` must be a string, got ${describeValue(where)}.`, 'Give a path, ":memory:" or "postgres://…".');
   }
@@ -72,6 +66,11 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
     await leave();
     throw error;
   }
+}
+
+/** @internal For operators: by default, shows what a crash has left, and leaves recovery to the workers. */
+export function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
+  return openHandle(where, options, options.recovery ?? "later");
 }
 
 /** @internal For a command that only reads: writes nothing, and recovers nothing. */

@@ -9,22 +9,13 @@ export function wholeNumber(text: string): number {
   throw new InvalidArgumentError("Give a whole number.");
 }
 
-export function atLeastZero(text: string): number {
-  return atLeast(0, text);
-}
-
-export function atLeastOne(text: string): number {
-  return atLeast(1, text);
-}
-
-function atLeast(least: number, text: string): number {
-  if (/^\d{1,15}$/.test(text) && Number(text) >= least) return Number(text);
-  throw new InvalidArgumentError(`Give a whole number of at least ${least}.`);
-}
-
-export function portNumber(text: string): number {
-  if (/^\d{1,5}$/.test(text) && Number(text) <= 65_535) return Number(text);
-  throw new InvalidArgumentError("Give a whole number from 0 to 65535.");
+export function atLeast(least: number, most?: number): (text: string) => number {
+  return (text) => {
+    if (/^\d{1,15}$/.test(text) && Number(text) >= least && Number(text) <= (most ?? Infinity)) return Number(text);
+    throw new InvalidArgumentError(
+      `Give a whole number ${most === undefined ? `of at least ${least}` : `from ${least} to ${most}`}.`,
+    );
+  };
 }
 
 /** Parses an ISO date, or milliseconds since 1970. `new Date` alone accepts typing mistakes: "-5" is in 2001. */
@@ -91,13 +82,13 @@ export function addPaceOptions(command: Command): Command {
   return command
     .option("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000 (default: the pipeline's)", parseCost)
     .option("--token <token>", `the confirmation token of a paused build, with --budget; ${TOKEN_SOURCES}`)
-    .option("--concurrency <number>", "how many work items run at once in a process (default: 8)", atLeastOne)
-    .option("--workers <number>", "number of further worker processes (default: none)", atLeastOne);
+    .option("--concurrency <number>", "how many work items run at once in a process (default: 8)", atLeast(1))
+    .option("--workers <number>", "number of further worker processes (default: none)", atLeast(1));
 }
 
 export function addChoiceOptions(command: Command): Command {
   return command
-    .option("--max-failures <number>", "failed targets after which nothing new starts (default: the pipeline's)", atLeastZero)
+    .option("--max-failures <number>", "failed targets after which nothing new starts (default: the pipeline's)", atLeast(0))
     .option("--rerun <stage>", "run this stage again; may be repeated", collect<string>)
     .option(
       "--only <target>",

@@ -5,7 +5,7 @@ import { plural } from "../core/text/text.ts";
 import { noSuchJob } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { Operator } from "../operator/operator.ts";
-import { atLeastOne } from "./arguments.ts";
+import { atLeast } from "./arguments.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { answer } from "./render/output.ts";
@@ -33,7 +33,7 @@ export function addCommand(
 
 export function addPageOptions(command: Command): Command {
   return command
-    .option("--limit <number>", "at most this many", atLeastOne, 50)
+    .option("--limit <number>", "at most this many", atLeast(1), 50)
     .option("--after <cursor>", "continue after this cursor, which the previous page printed");
 }
 

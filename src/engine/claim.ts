@@ -13,7 +13,7 @@ import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { lossReason, type LossReason } from "./leases.ts";
 import { abortReason, checkCommit, outcomeOf, unreadableOutcome } from "./attempt.ts";
-import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
+import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/jobs.ts";
 import type { Claimed, ClaimSource, Settlement } from "../store/store.ts";
 
 const DEFAULT_LEASE_MS = 30_000;

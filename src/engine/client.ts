@@ -1,5 +1,5 @@
 import type { AttemptView } from "../core/jobs/attempts.ts";
-import type { Explanation } from "../core/jobs/explain.ts";
+import { explain, type Explanation } from "../core/jobs/explain.ts";
 import {
   type Finished,
   isFinished,
@@ -9,6 +9,7 @@ import {
   type TransactionHandle,
 } from "../core/jobs/job.ts";
 import { checkJobFilter, FILTER_OPTIONS, type JobFilter } from "../core/jobs/filter.ts";
+import { isProvenDead } from "../core/jobs/lease.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import {
   checkBoolean,
@@ -29,7 +30,7 @@ import type { DamageStore, Enqueued as StoreEnqueued, NewJob, Store } from "../s
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import { changeMatching, type MatchingResult } from "./all-matching.ts";
 import type { Engine } from "./engine.ts";
-import { explainJobs } from "./explain.ts";
+import { bootId } from "./host.ts";
 
 /** A list's part; `next` is an opaque cursor for `after`. */
 export interface Page<T> {
@@ -214,6 +215,25 @@ export class Jobs {
       stop.removeEventListener("abort", onChange);
     }
   }
+}
+
+/** Why jobs, or the oldest pending jobs of queues, do not run. Null: there is no such job. */
+export async function explainJobs(
+  { queries, processes }: Pick<Store, "queries" | "processes">,
+  asked: readonly ({ id: string } | { queue: string })[],
+): Promise<({ id: string; createdAt: number; explanation: Explanation } | null)[]> {
+  if (asked.length === 0) return [];
+  const all = await Promise.all(asked.map((of) => queries.facts(of)));
+  const { self, others } = await processes.probe(bootId());
+  // A process on another host may be alive.
+  const live = [self, ...others.filter(({ life }) => !isProvenDead(life)).map(({ process }) => process)];
+  const works = live.flatMap((process) => process?.works ?? []);
+  return all.map((facts) => {
+    if (facts === null) return null;
+    const { id, name, createdAt } = facts.job;
+    const worked = works.filter((work) => work.name === name).map(({ version }) => version);
+    return { id, createdAt, explanation: explain(facts, worked) };
+  });
 }
 
 /** Up to this many waiting callers read after each commit; more of them wait longer, or the process would do nothing else. */

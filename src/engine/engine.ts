@@ -194,8 +194,7 @@ export class Engine {
   }
 
   refuseClosed(): void {
-    if (!this.#closing) return;
-    throw new HoldfastError("CLOSED", "This handle is closed.", "Call open() again, or close the handle later.");
+    if (this.#closing) throw closedError();
   }
 
   refuseDamaged(): void {
@@ -404,4 +403,8 @@ export class Engine {
     this.#timedOut.delete(job);
     if (claimed !== undefined) logFailure(this.log, claimed, outcome, decided);
   }
+}
+
+export function closedError(): HoldfastError {
+  return new HoldfastError("CLOSED", "This handle is closed.", "Call open() again, or close the handle later.");
 }

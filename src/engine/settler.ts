@@ -1,6 +1,6 @@
 import { isTransient } from "../core/text/errors.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
-import { CommitRowsFailed } from "../store/commit-rows.ts";
+import { CommitRowsFailed } from "../store/jobs.ts";
 import { type Attempt, outcomeOf, writableOutcome } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
 import { DAMAGE_HINT, describeError } from "./log.ts";

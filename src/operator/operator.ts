@@ -19,8 +19,7 @@ import type { OnEvent, Subscription } from "../engine/events/relays.ts";
 import { bootId } from "../engine/host.ts";
 import { type BackupOptions, makeBackup } from "../engine/maintenance/backups.ts";
 import { type AuditVerdict, verifyAudit } from "../engine/maintenance/check.ts";
-import { ifReadable, incompleteOf } from "../engine/client.ts";
-import { explainJobs } from "../engine/explain.ts";
+import { explainJobs, ifReadable, incompleteOf } from "../engine/client.ts";
 import { toSchedule } from "../engine/schedules.ts";
 import { unfinished } from "../pipelines/orchestrator.ts";
 import type { Holdfast } from "../holdfast.ts";
@@ -45,9 +44,8 @@ import type { ArtifactRef } from "../store/work.ts";
 import type { Life, ProcessView } from "../store/processes.ts";
 import { reportOf } from "../store/recoveries.ts";
 import { createFolder, modeLike } from "../store/sqlite/faults.ts";
-import { type GridPage, gridPage } from "./grid.ts";
+import { type GridPage, gridPage, type SpendPoint, spendPoints } from "./build-details.ts";
 import { metricsSnapshot } from "./metrics.ts";
-import { type SpendPoint, spendPoints } from "./spend.ts";
 import { type LockStatus, markDeadHolders, type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
 
 export interface OrchestratorLock extends OrchestratorLockRow {

@@ -7,7 +7,9 @@ import {
   refuseUnknown,
   rejectSurplus,
 } from "../core/text/options.ts";
+import { execFileSync } from "node:child_process";
 import { randomUUID } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/text/duration.ts";
@@ -16,7 +18,6 @@ import { BOOT_VARIABLE } from "../engine/host.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
 import { runTaskApart } from "../store/sqlite/maintenance/backup/tasks.ts";
 import type { PowerCutImage } from "../store/sqlite/maintenance/power-cut.ts";
-import { limitMemory } from "./kernel-limit.ts";
 import { FILL_HEAP_MESSAGE } from "./memory-eater.ts";
 import { type Ended, Program, type ProgramOptions } from "./program.ts";
 import { armArtifactPoint, ARTIFACT_POINTS, type ArtifactPoint } from "../artifacts/folder.ts";
@@ -157,6 +158,25 @@ async function crash(
       program.killAll();
       return left;
     }
+  }
+}
+
+const BYTES_PER_MB = 1024 * 1024;
+
+/** The kernel (`prlimit` of util-linux) gives the process at most this much memory beyond what it has. */
+function limitMemory(pid: number, megabytes: number): void {
+  try {
+    const [, kilobytes] = /^VmData:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];
+    if (kilobytes === undefined) throw new Error("/proc does not say what it has");
+    const most = Number(kilobytes) * 1024 + Math.round(megabytes * BYTES_PER_MB);
+    execFileSync("prlimit", ["--pid", String(pid), `--data=${most}`], { stdio: "pipe" });
+  } catch (cause) {
+    throw new HoldfastError(
+      "NO_KERNEL_LIMIT",
+      `Cannot limit the memory of a program by the kernel here: ${(cause as Error).message}`,
+      "This needs Linux and `prlimit` of util-linux. Leave `limit` out to limit the heap by V8.",
+      { cause },
+    );
   }
 }
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { CommitRows } from "../../src/core/jobs/job.ts";
-import { CommitRowsFailed } from "../../src/store/commit-rows.ts";
+import { CommitRowsFailed } from "../../src/store/jobs.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";
 import { add, changesDuring, claim, claimOne, declaring, limitRule, newJob, running, see, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";

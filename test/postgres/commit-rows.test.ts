@@ -3,7 +3,7 @@ import { after, before, describe, test, type TestContext } from "node:test";
 import type { CommitRows } from "../../src/core/jobs/job.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { systemClock } from "../../src/engine/host.ts";
-import { CommitRowsFailed } from "../../src/store/commit-rows.ts";
+import { CommitRowsFailed } from "../../src/store/jobs.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";
 import { running, SUCCEEDED, takeBack } from "../conformance/parts.ts";

@@ -4,7 +4,7 @@ import { clockText } from "../../core/text/duration.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import type { AuditVerdict } from "../../engine/maintenance/check.ts";
 import type { AuditEntry, AuditHead } from "../../store/audit.ts";
-import { atLeastOne } from "../arguments.ts";
+import { atLeast } from "../arguments.ts";
 import { EXIT } from "../exit.ts";
 import { isJson, writeLines } from "../render/output.ts";
 import { type Column, paint, tableOr } from "../render/table.ts";
@@ -21,7 +21,7 @@ export function auditCommand(parent: Command): void {
       "--subject <subject>",
       "only what was done to this: a build's id, or job:ID, queue:NAME, schedule:KEY, lock:NAME, lead:PIPELINE, …",
     )
-    .option("--limit <number>", "at most this many", atLeastOne, 50)
+    .option("--limit <number>", "at most this many", atLeast(1), 50)
     .action(
       onDatabase(async ({ operator, command }, { subject, limit }: { subject?: string; limit: number }) => {
         const entries = await operator.auditEntries({ after: 0, limit, last: true, ...definedOnly({ subject }) });

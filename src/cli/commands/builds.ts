@@ -14,7 +14,7 @@ import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../argume
 import { openExisting, sameDatabase } from "../database.ts";
 import { answer } from "../render/output.ts";
 import { buildSummary } from "../render/progress.ts";
-import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth } from "../render/table.ts";
+import { buildStateText, BUILD_STYLES, type Column, count, oneLine, paint, table, terminalWidth } from "../render/table.ts";
 import { addCommand, addPageOptions, onDatabase } from "../verb.ts";
 import { nextCommandsText, pausedText } from "./run-budget.ts";
 import { resumeCommand } from "./run.ts";
@@ -91,7 +91,7 @@ function buildColumns(now: number): Column<Build>[] {
   return [
     { title: "ID", value: ({ id }) => id },
     { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 6 },
-    { title: "STATE", value: buildStateText, style: ({ state }) => buildStyle(state) },
+    { title: "STATE", value: buildStateText, style: ({ state }) => BUILD_STYLES[state] },
     count("DONE", (build) => totalOf(build, "ran")),
     { ...count<Build>("CACHED", (build) => totalOf(build, "cached")), optional: true },
     count("FAILED", (build) => totalOf(build, "failed"), "yellow"),

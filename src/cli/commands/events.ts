@@ -6,7 +6,7 @@ import type { Event } from "../../core/jobs/event.ts";
 import { numberText } from "../../core/text/text.ts";
 import type { Operator } from "../../operator/operator.ts";
 import type { SinkView } from "../../store/events.ts";
-import { atLeastOne } from "../arguments.ts";
+import { atLeast } from "../arguments.ts";
 import { isJson, writeLines } from "../render/output.ts";
 import { type Column, oneLine, paint, type Style, tableOr } from "../render/table.ts";
 import { untilInterrupted } from "../signals.ts";
@@ -29,7 +29,7 @@ export function eventsCommand(parent: Command): void {
       "holdfast events --build b1k7i1ug7v00000001",
     ],
   })
-    .option("--limit <number>", "at most this many", atLeastOne, 20)
+    .option("--limit <number>", "at most this many", atLeast(1), 20)
     .option("--type <type...>", "only these types: job.failed, or all that begin so, 'job.*'")
     .option("--job <id>", "only those of this job")
     .option("--build <id>", "only those of this build")

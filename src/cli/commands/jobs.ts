@@ -11,7 +11,7 @@ import type { Holdfast } from "../../holdfast.ts";
 import type { MatchingAction } from "../../engine/all-matching.ts";
 import { collect, idsOrAll, parseInstant } from "../arguments.ts";
 import { isJson } from "../render/output.ts";
-import { type Column, labelled, oneLine, paint, printable, stateStyle, type Style, table, tableOr } from "../render/table.ts";
+import { type Column, labelled, oneLine, paint, printable, JOB_STYLES, type Style, table, tableOr } from "../render/table.ts";
 import { noSuchJob, type Page } from "../../engine/client.ts";
 import { actOnJobs, addCommand, addPageOptions, type Answer, onDatabase, type OpenDatabase } from "../verb.ts";
 
@@ -265,7 +265,7 @@ function jobTable({ items, next }: Page<Job>, now: number, empty: string): strin
   const columns: Column<Job>[] = [
     { title: "ID", value: ({ id }) => id, least: 17 },
     { title: "NAME", value: ({ name }) => name, least: 8 },
-    { title: "STATE", value: ({ state }) => state, style: ({ state }) => stateStyle(state) },
+    { title: "STATE", value: ({ state }) => state, style: ({ state }) => JOB_STYLES[state] },
     { title: "TRY", right: true, value: ({ attempt }) => String(attempt) },
     { title: "AGE", right: true, value: ({ createdAt }) => ageText(now - createdAt) },
     { title: "NOTE", value: (job) => noteOf(job, now), least: 12, style: () => "dim" },
@@ -303,7 +303,7 @@ function jobPage(job: Job, now: number): string {
     ["queue", oneLine(job.queue)],
     ["key", job.key === undefined ? undefined : oneLine(job.key)],
     ["tags", job.tags === undefined ? undefined : oneLine(job.tags.join(", "))],
-    ["state", paint(stateStyle(job.state), job.state)],
+    ["state", paint(JOB_STYLES[job.state], job.state)],
     ["attempt", String(job.attempt)],
     ["crashes", String(job.crashes)],
     ["priority", String(job.priority)],
@@ -344,7 +344,7 @@ function logOf({ attempt, log = [] }: AttemptView): string {
 }
 
 function outcomeStyle(outcome: AttemptView["outcome"]): Style | null {
-  if (outcome === "running" || outcome === "succeeded" || outcome === "cancelled") return stateStyle(outcome);
+  if (outcome === "running" || outcome === "succeeded" || outcome === "cancelled") return JOB_STYLES[outcome];
   return outcome === "released" ? "dim" : "yellow";
 }
 

@@ -7,7 +7,7 @@ import { numberText } from "../../core/text/text.ts";
 import { isPipelineQueue } from "../../core/pipelines/work.ts";
 import type { OldestJob, Operator } from "../../operator/operator.ts";
 import type { QueueOverview } from "../../store/queries.ts";
-import { type Column, count, oneLine, stateStyle, tableOr, terminalWidth } from "../render/table.ts";
+import { type Column, count, oneLine, JOB_STYLES, tableOr, terminalWidth } from "../render/table.ts";
 import { addCommand, type Answer, onDatabase, type OpenDatabase } from "../verb.ts";
 
 export function queuesCommand(parent: Command): void {
@@ -133,5 +133,5 @@ function rateOf(queue: QueueOverview, rates: Rates | undefined): string {
 }
 
 function countOf(state: JobState): Column<QueueOverview> {
-  return count(state.toUpperCase(), ({ counts }) => counts[state], stateStyle(state));
+  return count(state.toUpperCase(), ({ counts }) => counts[state], JOB_STYLES[state]);
 }

@@ -24,7 +24,7 @@ import { pathOf, recoverAdvice, sameDatabase } from "../database.ts";
 import { isJson, writeLine } from "../render/output.ts";
 import {
   buildStateText,
-  buildStyle,
+  BUILD_STYLES,
   type Column,
   oneLine,
   paint,
@@ -283,7 +283,7 @@ function openBuildColumns(now: number): Column<OpenBuild>[] {
   return [
     { title: "BUILD", value: ({ id }) => id },
     { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 8 },
-    { title: "STATE", value: buildStateText, style: ({ state }) => buildStyle(state) },
+    { title: "STATE", value: buildStateText, style: ({ state }) => BUILD_STYLES[state] },
     { title: "SPENT", value: ({ spent, budget }) => spentText(spent, budget), least: 8 },
     { title: "LEFT", right: true, value: ({ left }) => numberText(left) },
     { title: "AGE", right: true, value: ({ createdAt }) => ageText(now - createdAt) },

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
-import { portNumber, readToken } from "../arguments.ts";
+import { atLeast, readToken } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openExisting } from "../database.ts";
 import { definitionsIn, pipelinesIn } from "../modules.ts";
@@ -28,7 +28,7 @@ export function uiCommand(parent: Command): void {
     examples: ["holdfast ui", "holdfast ui --port 8080", "HOLDFAST_UI_TOKEN=… holdfast ui --host 0.0.0.0"],
   })
     .option("--host <name>", "address to listen on", "127.0.0.1")
-    .option("--port <number>", "port to listen on; 0 takes a free one", portNumber, DEFAULT_PORT)
+    .option("--port <number>", "port to listen on; 0 takes a free one", atLeast(0, 65_535), DEFAULT_PORT)
     .option("--token <token>", "token for programs: - reads it from standard input (default: HOLDFAST_UI_TOKEN, else a new one)")
     .action(async (options: Options, command: Command) => {
       const token = (await readToken(options.token)) ?? process.env["HOLDFAST_UI_TOKEN"];

@@ -9,7 +9,7 @@ import type { Definition } from "../../engine/definition.ts";
 import { Operator } from "../../operator/operator.ts";
 import { forcesExit, STOP_SIGNALS } from "../../engine/shared-engine.ts";
 import type { ProcessView } from "../../store/processes.ts";
-import { atLeastOne } from "../arguments.ts";
+import { atLeast } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openExisting, openOrCreate, pathOf, programOf } from "../database.ts";
 import { EXIT } from "../exit.ts";
@@ -37,7 +37,7 @@ export function workCommand(parent: Command): void {
       "[files...]",
       ".ts or .js modules that export jobs with their handlers, or pipelines (default: the config's modules)",
     )
-    .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)
+    .option("--concurrency <number>", "how many jobs run at once", atLeast(1), 10)
     .option("--drain <duration>", "how long running jobs may take after a signal; the rest is released", "10s")
     .addOption(new Option("--for-run <pipeline>", "work on this pipeline alone, and end with who has started it").hideHelp())
     .action(async (files: string[], options: WorkOptions, command: Command) => {
@@ -158,7 +158,7 @@ export function stopCommand(parent: Command): void {
   })
     .argument("[pids...]", "only these, as in `holdfast status`", (text: string, all: number[] = []) => [
       ...all,
-      atLeastOne(text),
+      atLeast(1)(text),
     ])
     .option("--drain <duration>", "how long running jobs may take; the rest is released", "10s")
     .option("--wait <duration>", "how long to wait for them (default: 20s more than --drain)")

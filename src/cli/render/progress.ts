@@ -9,7 +9,7 @@ import { numberText, plural } from "../../core/text/text.ts";
 import type { Log } from "../../engine/log.ts";
 import { rateText } from "../commands/queues.ts";
 import { isJson, writtenLog } from "./output.ts";
-import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";
+import { buildStateText, BUILD_STYLES, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";
 import { LiveBlock, Screen } from "./terminal.ts";
 
 interface BuildSnapshot {
@@ -240,7 +240,7 @@ function headline(build: Build, now: number): string {
     `${ageText((finishedAt ?? now) - createdAt)}`,
     ...(spent === "" ? [] : [spent]),
   ];
-  return `${paint(buildStyle(state), buildStateText(build))} ${paint("bold", oneLine(pipeline))} ${paint("dim", about.join(" · "))}`;
+  return `${paint(BUILD_STYLES[state], buildStateText(build))} ${paint("bold", oneLine(pipeline))} ${paint("dim", about.join(" · "))}`;
 }
 
 /** Error messages in full, so that they can be searched for. */

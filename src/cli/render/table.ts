@@ -146,7 +146,7 @@ export function paint(style: Style | null, text: string, stream: NodeJS.WriteStr
   return style === null ? text : styleText(style, text, { stream });
 }
 
-const JOB_STYLES: Record<JobState, Style | null> = {
+export const JOB_STYLES: Record<JobState, Style | null> = {
   waiting: "dim",
   pending: null,
   running: "cyan",
@@ -156,11 +156,7 @@ const JOB_STYLES: Record<JobState, Style | null> = {
   quarantined: "red",
 };
 
-export function stateStyle(state: JobState): Style | null {
-  return JOB_STYLES[state];
-}
-
-const BUILD_STYLES: Record<BuildState, Style | null> = {
+export const BUILD_STYLES: Record<BuildState, Style | null> = {
   PENDING: null,
   ACTIVE: "cyan",
   SUCCESS: "green",
@@ -173,8 +169,4 @@ const BUILD_STYLES: Record<BuildState, Style | null> = {
 /** A build that an operator stopped has the state CRASHED; people read "stopped". */
 export function buildStateText({ state, reason }: { state: BuildState; reason: string }): string {
   return state === "CRASHED" && reason === "stopped" ? "stopped" : state;
-}
-
-export function buildStyle(state: BuildState): Style | null {
-  return BUILD_STYLES[state];
 }

@@ -40,7 +40,7 @@ import type { EventLog } from "../sql/events.ts";
 import type { Processes } from "./processes.ts";
 import type { Queues, Schedules } from "../sql/queues.ts";
 import type { Recoveries } from "../sql/recoveries.ts";
-import { COMMIT_LIMIT_MS, onlyOne } from "../commit-rows.ts";
+import { COMMIT_LIMIT_MS, onlyOne } from "../jobs.ts";
 import { RowCommits } from "./transactions/commit-rows.ts";
 import { ServerTime } from "./connection/server-state.ts";
 import type { Work } from "../sql/work/work.ts";

@@ -50,7 +50,7 @@ import { AUDIT_GUARDS, DIALECT, QUERY_DIALECT, readsAt, scriptAccess, statements
 import { untilRestored } from "./maintenance/backup/replace.ts";
 import { commitMarker, Drain } from "./maintenance/changes/journal.ts";
 import { Maintenance } from "./maintenance/maintenance.ts";
-import { onlyOne } from "../commit-rows.ts";
+import { onlyOne } from "../jobs.ts";
 import { handleOf, OwnTransaction, settleWithRows, UserTransactions } from "./user-transaction.ts";
 import {
   closeWithoutCheckpoint,

@@ -3,7 +3,7 @@ import type { LeaseState } from "../../core/jobs/lease.ts";
 import { HoldfastError, NonRetryableError } from "../../core/text/errors.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { isAsyncFunction, isThenable } from "../../core/text/text.ts";
-import { CommitRowsFailed } from "../commit-rows.ts";
+import { CommitRowsFailed } from "../jobs.ts";
 import type { Durability, Enqueued, NewJob, Settlement } from "../store.ts";
 import { type Connection, type DriverName, isHandleOf, type Statement, through } from "./driver.ts";
 import { explain, explaining, isBusy } from "./faults.ts";

@@ -2,7 +2,7 @@ import type { CommitRows, CommitTx } from "../../../core/jobs/job.ts";
 import { HoldfastError } from "../../../core/text/errors.ts";
 import type { LeaseState } from "../../../core/jobs/lease.ts";
 import { describeValue } from "../../../core/text/options.ts";
-import { CommitRowsFailed } from "../../commit-rows.ts";
+import { CommitRowsFailed } from "../../jobs.ts";
 import { runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import { codeOf, ConnectionLost } from "../connection/faults.ts";
