@@ -61,9 +61,18 @@ export class Statements {
     return ((yield Promise.all(sent)) as Answered[]).flatMap((answer) => named<Row>(answer));
   }
 
+  findEach<Row>(sender: Sender, sql: string, rows: readonly EachParams[]): Script<Row[]> {
+    return rows.length === 0 ? wait<Row[]>([]) : this.each<Row>(sender, "all", sql, rows);
+  }
+
   reads(sender: Sender): Reads {
     const all = <Row>(sql: string, params?: Params) => this.rows<Row>(sender, "all", sql, params);
-    return { all, get: (sql, params) => first(all(sql, params)), time: () => this.#time(sender) };
+    return {
+      all,
+      get: (sql, params) => first(all(sql, params)),
+      findEach: (sql, rows) => this.findEach(sender, sql, rows),
+      time: () => this.#time(sender),
+    };
   }
 
   *#time(sender: Sender): Script<number> {
@@ -105,6 +114,10 @@ export abstract class ScriptTx implements Sender, Omit<AnyTx, "ready" | "ended">
 
   get<Row>(sql: string, params?: Params): Script<Row | undefined> {
     return first(this.all<Row>(sql, params));
+  }
+
+  findEach<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]> {
+    return this.#statements.findEach<Row>(this, sql, rows);
   }
 
   run(sql: string, params?: Params): Script<boolean> {

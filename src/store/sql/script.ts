@@ -71,6 +71,8 @@ export type Params = Readonly<Record<string, Param>>;
 export interface Reads {
   all<Row>(sql: string, params?: Params): Script<Row[]>;
   get<Row>(sql: string, params?: Params): Script<Row | undefined>;
+  /** Runs a query of `Dialect.each` for these rows; answers what it finds for all of them. */
+  findEach<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]>;
   /** On PostgreSQL the first call of a transaction costs a round trip. */
   time(): Script<number>;
 }
@@ -119,8 +121,8 @@ export interface Dialect {
   /** The objects of a JSON array, as a table with these columns. */
   rows(json: string, columns: Readonly<Record<string, "bigint" | "text">>): string;
   /**
-   * A statement for `Tx.each`. SQLite runs it row by row, because it binds a wide row four times as fast as it parses one from
-   * JSON; PostgreSQL runs it once, with a list for each column.
+   * A statement for `Tx.each` or `Reads.findEach`. SQLite runs it row by row, because it binds a wide row four times as fast as
+   * it parses one from JSON; PostgreSQL runs it once, with a list for each column.
    */
   each(columns: Columns, write: (row: EachRow) => string): string;
   /** A statement for `Tx.each` that deletes the row of a table in which these columns equal those of the given row. */

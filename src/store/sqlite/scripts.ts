@@ -25,7 +25,7 @@ import { GUARDS } from "./schema.ts";
 
 export type Statements = Pick<
   ScriptTx,
-  "all" | "get" | "run" | "returning" | "each" | "eachReturning" | "send" | "sendEach" | "lock" | "time" | "fence"
+  "all" | "get" | "findEach" | "run" | "returning" | "each" | "eachReturning" | "send" | "sendEach" | "lock" | "time" | "fence"
 >;
 
 interface Self {
@@ -63,6 +63,9 @@ export function statementsOn(db: Connection): Statements {
     get<Row>(this: Self, sql: string, params: Params = {}): Script<Row | undefined> {
       const { statement, names } = prepare(sql);
       return wait(statement.get<Row>(...valuesOf(names, params, this)));
+    },
+    findEach<Row>(this: Self, sql: string, rows: readonly EachParams[]): Script<Row[]> {
+      return wait(rows.flatMap((row) => read<Row>(this, sql, row)));
     },
     run(this: Self, sql: string, params: Params = {}): Script<boolean> {
       return wait(runAll(this, sql, [params]) > 0);
@@ -103,8 +106,8 @@ export function scriptAccess(statements: Statements, access: StoreAccess): Acces
   };
 }
 
-export function readsAt({ all, get, time }: Statements, now: number): Reads {
-  return { now, all, get, time } as Reads;
+export function readsAt({ all, get, findEach, time }: Statements, now: number): Reads {
+  return { now, all, get, findEach, time } as Reads;
 }
 
 /** For a transaction that the caller has begun without the group commit. */

@@ -19,6 +19,7 @@ import {
   type Answer,
   type ColumnType,
   type Dialect,
+  type EachParams,
   type Params,
   type Reads,
   type Script,
@@ -39,16 +40,26 @@ export class Results {
   *lookUp(db: Reads, pipeline: string, contexts: readonly ResultContext[]): Script<(FoundResult | null)[]> {
     type Found = OutputColumns & { place: number; result: ResultKey };
     const found: (FoundResult | null)[] = contexts.map(() => null);
-    const asked = contexts.map(({ stage, hash, path, build }, place) => ({ place, stage, hash, path, build }));
-    for (const [sql, some] of [
-      [this.#sql.lookUp, asked.filter(({ path }) => path !== undefined)],
-      [this.#sql.lookUpShared, asked.filter(({ path }) => path === undefined)],
-    ] as const) {
-      if (some.length === 0) continue;
-      // A damaged result counts as none: it is made again.
-      for (const row of yield* db.all<Found>(sql, { pipeline, keys: JSON.stringify(some) }))
-        if (this.#guard.isIntact(row)) found[row.place] = { key: row.result, output: toOutput(row) };
-    }
+    const asked = contexts.map(({ stage, hash, path = null, build = null }, place) => ({
+      place,
+      pipeline,
+      stage,
+      hash,
+      path,
+      build,
+    }));
+    const rows = yield* together(
+      db.findEach<Found>(
+        this.#sql.lookUp,
+        asked.filter(({ path }) => path !== null),
+      ),
+      db.findEach<Found>(
+        this.#sql.lookUpShared,
+        asked.filter(({ path }) => path === null),
+      ),
+    );
+    // A damaged result counts as none: it is made again.
+    for (const row of rows.flat()) if (this.#guard.isIntact(row)) found[row.place] = { key: row.result, output: toOutput(row) };
     return found;
   }
 
@@ -86,7 +97,23 @@ function describeResult({ stage, target }: Pick<ResultColumns, "stage" | "target
 
 const ALL = "'SUCCESS', 'REUSED', 'FAILED'";
 
-function resultsSql({ table, rows, items, firstRow }: Dialect, guard: RowGuard) {
+/** Finds, for each row of `Reads.findEach`, the first result that `which` selects as `one`. */
+function firstOfEach(
+  { table, each, firstRow }: Dialect,
+  columns: Readonly<Record<string, ColumnType>>,
+  selected: readonly string[],
+  which: (value: (column: string) => string) => string,
+): string {
+  return each(
+    columns,
+    ({ value, from }) => `
+      select ${["place" in columns ? `${value("place")} as place` : [], selected].flat()}
+      ${from("(select 1) as once")} ${firstRow(table("results"), "result", `where ${which(value)}`)}`,
+  );
+}
+
+function resultsSql(dialect: Dialect, guard: RowGuard) {
+  const { table, items, firstRow } = dialect;
   const results = table("results");
   const builds = table("builds");
   const columns = `result.key, build.id as build, result.stage, result.path, result.target, result.state, result.hash, result.parts,
@@ -117,16 +144,16 @@ function resultsSql({ table, rows, items, firstRow }: Dialect, guard: RowGuard) 
     )} ${andBuild}
     where result.state in (${states}) limit :limit`;
   const found = guard.isOn ? Object.keys({ ...COLUMNS, ...guard.type }) : OUTPUT;
-  const lookUp = (isOne: string) => `
-    select asked.place, result.key as result, ${found.map((name) => `result.${name}`)}
-    from ${rows(":keys", { place: "bigint", stage: "text", hash: "text", path: "text", build: "bigint" })} as asked ${firstRow(
-      results,
-      "result",
-      `where ${isOne} and one.state = 'SUCCESS' and (asked.build is null or one.build = asked.build) order by one.key desc`,
-    )}`;
+  const context = { place: "bigint", pipeline: "text", stage: "text", hash: "text", path: "text", build: "bigint" } as const;
+  const lookUp = (same: readonly string[], which = "") =>
+    firstOfEach(dialect, context, ["result.key as result", ...found.map((name) => `result.${name}`)], (value) => {
+      const isOne = same.map((name) => `${value(name)} = one.${name}`).join(" and ");
+      return `${isOne} ${which} and one.state = 'SUCCESS' and (${value("build")} is null or ${value("build")} = one.build)
+        order by one.key desc`;
+    });
   return {
-    lookUp: lookUp("one.pipeline = :pipeline and one.stage = asked.stage and one.path = asked.path and one.hash = asked.hash"),
-    lookUpShared: lookUp("one.hash = asked.hash and one.shared = 1 and one.pipeline = :pipeline and one.stage = asked.stage"),
+    lookUp: lookUp(["pipeline", "stage", "path", "hash"]),
+    lookUpShared: lookUp(["hash", "pipeline", "stage"], "and one.shared = 1"),
     byKey: `
       select ${columns} from ${items("bigint", ":keys")} as asked join ${results} as result on result.key = asked.value
       ${andBuild} order by asked.place`,
@@ -175,13 +202,6 @@ interface Copy extends ResultOrigin {
 
 interface ArtifactColumns extends ResultOrigin, NamedArtifact {}
 
-interface ResultsWanted {
-  pipelines: readonly string[];
-  origins: readonly ResultOrigin[];
-  keys: readonly ResultKey[];
-  most: number;
-}
-
 export class ResultTable {
   readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof resultTableSql>;
@@ -194,19 +214,17 @@ export class ResultTable {
     this.#keys = keys;
   }
 
-  *load(tx: Tx, { pipelines, origins, keys, most }: ResultsWanted): Script<ResultBatch> {
-    const asked = {
-      pipelines: [...new Set(pipelines)],
-      builds: [...new Set(origins.map(({ build }) => build))],
-      stages: [...new Set(origins.map(({ stage }) => stage))],
-      paths: [...new Set(origins.map(({ path }) => path))],
-      keys: [...new Set(keys)],
-    };
-    const [known, free] = yield* together(
-      origins.length + keys.length === 0 ? wait<ResultRow[]>([]) : tx.all<ResultRow>(this.#sql.load, asked),
-      most === 0 ? wait<ResultKey[]>([]) : wait(this.#keys(tx, most)),
+  *load(
+    tx: Tx,
+    origins: readonly EachParams<"pipeline" | keyof ResultOrigin>[],
+    keys: readonly ResultKey[],
+  ): Script<ResultBatch> {
+    const [own, others, free] = yield* together(
+      tx.findEach<ResultRow>(this.#sql.own, origins),
+      keys.length === 0 ? wait<ResultRow[]>([]) : tx.all<ResultRow>(this.#sql.byKey, { keys: [...new Set(keys)] }),
+      origins.length === 0 ? wait<ResultKey[]>([]) : wait(this.#keys(tx, origins.length)),
     );
-    return new ResultBatch(known, free, (row) => this.#guard.check(row, describeResult(row)));
+    return new ResultBatch([...own, ...others], free, (row) => this.#guard.check(row, describeResult(row)));
   }
 
   *write(tx: Tx, batch: ResultBatch): Script<void> {
@@ -254,19 +272,22 @@ const COLUMNS = {
 } as const;
 const ORIGIN = { build: "bigint", stage: "text", path: "text" } as const;
 
-function resultTableSql({ table, in: isIn, each, overriding }: Dialect, guard: RowGuard) {
+function resultTableSql(dialect: Dialect, guard: RowGuard) {
+  const { table, in: isIn, each, overriding } = dialect;
   const results = table("results");
   const artifacts = table("artifacts");
   const columns: Record<string, ColumnType> = { ...COLUMNS, ...guard.type };
   const names = Object.keys(columns);
-  const load = `select ${names} from ${results}`;
   const replaced = "on conflict (build, stage, path, name) do update set hash = excluded.hash, size = excluded.size";
   return {
-    // Other results may match, too. A transaction that changes them holds the build's row.
-    load: `
-      ${load} where ${isIn("pipeline", "text", ":pipelines")} and ${isIn("stage", "text", ":stages")}
-        and ${isIn("path", "text", ":paths")} and ${isIn("build", "bigint", ":builds")}
-      union all ${load} where ${isIn("key", "bigint", ":keys")}`,
+    // A transaction that changes them holds the build's row.
+    own: firstOfEach(
+      dialect,
+      { pipeline: "text", ...ORIGIN },
+      names.map((name) => `result.${name}`),
+      (value) => ["pipeline", "stage", "path", "build"].map((name) => `${value(name)} = one.${name}`).join(" and "),
+    ),
+    byKey: `select ${names} from ${results} where ${isIn("key", "bigint", ":keys")}`,
     add: each(columns, (row) => `insert into ${results} (${names}) ${overriding} ${row.inserted}`),
     detach: each(
       { key: "bigint" },

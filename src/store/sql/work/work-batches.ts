@@ -83,13 +83,11 @@ export class WorkBatches {
     });
     const wanted = found.map((item) => wantedBy(item, works.get(item.job), totals));
     const refs = wanted.flatMap((one) => one.refs);
-    const made = wanted.flatMap((one) => one.made);
-    const reused = wanted.flatMap((one) => one.reused);
-    const pipelines = found.map(({ build }) => totals.of(build).pipeline);
+    const origins = wanted.flatMap((one) => one.origins);
     const [besides, targets, results] = yield* together(
       this.items.at(tx, forgotten),
       this.targets.load(tx, refs),
-      this.results.load(tx, { pipelines, ...resultsFor(made, reused, []) }),
+      this.results.load(tx, origins, keysOf(origins)),
     );
     return this.#batch(totals, [...found, ...besides], targets, results);
   }
@@ -102,13 +100,12 @@ export class WorkBatches {
     const inBuild = paths.map((path) => ({ build, segment, path }));
     const refs = paths.map((path) => ({ pipeline, segment, path }));
     const [items, targets] = yield* together(this.items.at(tx, inBuild), this.targets.load(tx, refs));
-    const made = changed.flatMap((target) => failureOf(build, target));
-    const reused = [
-      ...changed.flatMap((target) => reusedBy(build, target)),
-      ...gone.flatMap(({ path, had = [] }) => had.map((stage) => ({ build, stage, path, result: null }))),
+    const origins = [
+      ...changed.flatMap((target) => originsOf({ build, pipeline }, target)),
+      ...gone.flatMap(({ path, had = [] }) => had.map((stage) => ({ build, pipeline, stage, path, result: null }))),
     ];
     const failures = paths.flatMap((path) => targets.get({ pipeline, segment, path })?.failure ?? []);
-    const results = yield* this.results.load(tx, { pipelines: [pipeline], ...resultsFor(made, reused, failures) });
+    const results = yield* this.results.load(tx, origins, [...failures, ...keysOf(origins)]);
     return this.#batch(totals, items, targets, results);
   }
 
@@ -145,38 +142,33 @@ export class WorkBatches {
   }
 }
 
-/** A result that a target has from this build on without having run the stage. Null: none any more. */
-interface Reused extends ResultOrigin {
+/** Where an operation writes a result. `result`: the one to reuse there; null: none. */
+interface WantedResult extends ResultOrigin {
+  pipeline: string;
   result: ResultKey | null;
 }
 
-function resultsFor(made: readonly ResultOrigin[], reused: readonly Reused[], failures: readonly ResultKey[]) {
-  const keys = [...failures, ...reused.flatMap(({ result }) => result ?? [])];
-  return { origins: [...made, ...reused], keys, most: made.length + reused.length };
+function keysOf(origins: readonly WantedResult[]): ResultKey[] {
+  return origins.flatMap(({ result }) => result ?? []);
 }
 
-function wantedBy(
-  item: WorkItem,
-  end: WorkEnd | undefined,
-  totals: BuildTotals,
-): { refs: TargetRef[]; made: ResultOrigin[]; reused: Reused[] } {
+function wantedBy(item: WorkItem, end: WorkEnd | undefined, totals: BuildTotals): { refs: TargetRef[]; origins: WantedResult[] } {
   const { build, segment, stage, path, kind } = item;
   const { pipeline } = totals.of(build);
   const target = end?.target ?? null;
   const paths = new Set(kind === "listing" ? [] : [path]);
   if (target !== null) paths.add(target.path);
   if (end?.forget !== undefined) paths.add(end.forget.path);
+  const own = { build, pipeline, stage, path, result: null };
   return {
     refs: Array.from(paths, (one) => ({ pipeline, segment, path: one })),
-    made: [{ build, stage, path }, ...(target === null ? [] : failureOf(build, target))],
-    reused: target === null ? [] : reusedBy(build, target),
+    origins: target === null ? [own] : [own, ...originsOf({ build, pipeline }, target)],
   };
 }
 
-function failureOf(build: BuildKey, { path, flow }: ListedTarget): ResultOrigin[] {
-  return flow?.to === "failed" ? [{ build, stage: flow.stage, path }] : [];
-}
-
-function reusedBy(build: BuildKey, { path, passed }: ListedTarget): Reused[] {
-  return passed.flatMap(({ stage, result }) => (result === undefined ? [] : [{ build, stage, path, result }]));
+/** The failure of a target that cannot continue, and the results that it has from this build on without having run a stage. */
+function originsOf(of: { build: BuildKey; pipeline: string }, { path, flow, passed }: ListedTarget): WantedResult[] {
+  const origins: WantedResult[] = flow?.to === "failed" ? [{ ...of, stage: flow.stage, path, result: null }] : [];
+  for (const { stage, result } of passed) if (result !== undefined) origins.push({ ...of, stage, path, result });
+  return origins;
 }
