@@ -189,7 +189,10 @@ export class Limits {
       const answer = await runAsync(script);
       const changes = await runAsync(this.#rows.write(tx, own));
       if (changes !== null) this.locks.decided(tx, queues);
-      for (const lane of changes?.lanes ?? []) tx.ready(this.#parts.catalog.lane(lane).queue);
+      // Another process may have declared the lane of a job that passes now.
+      const lanes = [...(changes?.lanes ?? [])];
+      await this.#parts.catalog.knowLanes(tx.rows, lanes);
+      for (const lane of lanes) tx.ready(this.#parts.catalog.lane(lane).queue);
       return { answer, opened: new Set(changes?.opened) };
     });
     this.#last = decided.catch(() => this.#rows.gate.forget());
