@@ -345,7 +345,7 @@ export class Model {
     const suspect = "suspect" in rest ? { suspect: job.crashes > 0 } : {};
     const { scheduledFor, createdAt } = job;
     const made = { id, name, queue, version, input, attempt, priority, scheduledFor, createdAt };
-    return { job: key, fence, policy, runAt, ...made, lease, expiresAt, ...suspect };
+    return { job: key, fence, policy, runAt, ...made, lease, expiresAt, trace: null, ...suspect };
   }
 }
 
