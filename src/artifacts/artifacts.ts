@@ -134,8 +134,8 @@ export class Artifacts {
     return exportTo({ layout: this.#layout, token, pieces: (hash) => this.#pieces(hash) }, dir, entries, manifest);
   }
 
-  collect(hashes: readonly string[], folder: string, tell: (done: number) => void): Promise<Collected> {
-    const options = { folder, mode: this.#layout.mode, pieces: (hash: string) => this.#pieces(hash), tell };
+  collect(hashes: readonly string[], folder: string, onProgress: (done: number) => void): Promise<Collected> {
+    const options = { folder, mode: this.#layout.mode, pieces: (hash: string) => this.#pieces(hash), onProgress };
     return collect(hashes, options).catch(explained(folder));
   }
 

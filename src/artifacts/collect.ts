@@ -12,11 +12,14 @@ interface CollectOptions {
   folder: string;
   mode: number;
   pieces: (hash: string) => AsyncIterable<Buffer>;
-  tell: (done: number) => void;
+  onProgress: (done: number) => void;
 }
 
 /** Copies artifacts into a folder of the same layout and syncs them. Missing and damaged ones are left out and reported. */
-export async function collect(hashes: readonly string[], { folder, mode, pieces, tell }: CollectOptions): Promise<Collected> {
+export async function collect(
+  hashes: readonly string[],
+  { folder, mode, pieces, onProgress }: CollectOptions,
+): Promise<Collected> {
   const layout = new Layout(folder, mode);
   const shelves = new Set<string>();
   const collected: Collected = { bytes: 0, missing: [] };
@@ -28,19 +31,19 @@ export async function collect(hashes: readonly string[], { folder, mode, pieces,
     const bytes = await copy(pieces(hash), layout.fileOf(hash), mode);
     if (bytes === null) collected.missing.push(hash);
     else collected.bytes += bytes;
-    tell(i + 1);
+    onProgress(i + 1);
   }
   for (const shelf of shelves) await syncFolder(shelf);
   await syncFolder(folder);
   return collected;
 }
 
-export async function lacking(hashes: readonly string[], folder: string, tell: (done: number) => void): Promise<string[]> {
+export async function lacking(hashes: readonly string[], folder: string, onProgress: (done: number) => void): Promise<string[]> {
   const layout = new Layout(folder, 0);
   const found: string[] = [];
   for (const [i, hash] of hashes.entries()) {
     if (!(await isWhole(layout.fileOf(hash), hash))) found.push(hash);
-    tell(i + 1);
+    onProgress(i + 1);
   }
   return found;
 }

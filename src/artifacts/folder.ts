@@ -44,7 +44,7 @@ export async function syncRead(handle: { sync(): Promise<void> }): Promise<void>
 
 const HASH = /^[0-9a-f]{64}$/;
 
-/** `ab/cdef…`: artifacts; `tmp`: files being written; `doomed`: the trash of a sweep. */
+/** `ab/cdef…`: artifacts; `tmp`: files being written; `trash`: what a sweep is about to remove. */
 export class Layout {
   readonly root: string;
   readonly temporary: string;
@@ -57,7 +57,7 @@ export class Layout {
     this.root = root;
     this.mode = mode;
     this.temporary = join(root, "tmp");
-    this.trash = join(root, "doomed");
+    this.trash = join(root, "trash");
     this.alive = join(root, "alive");
   }
 
@@ -113,7 +113,7 @@ export const ARTIFACT_POINTS = [
   "put:synced",
   "put:renamed",
   "put:kept",
-  "sweep:doomed",
+  "sweep:trashed",
   "sweep:checked",
   "sweep:restored",
   "sweep:removed",

@@ -52,7 +52,7 @@ async function sweepBatch(
       if (name !== null) aside.add(name);
     }
     if (aside.size === 0) return;
-    passArtifactPoint("sweep:doomed");
+    passArtifactPoint("sweep:trashed");
     const again = await isReferenced([...aside].map(({ hash }) => hash));
     passArtifactPoint("sweep:checked");
     for (const name of aside) {

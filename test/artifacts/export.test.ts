@@ -96,7 +96,7 @@ const CLASHES: [string, string][] = [
   ["a/b", "a"],
 ];
 for (const [one, two] of CLASHES) {
-  test(`the paths ${JSON.stringify(one)} and ${JSON.stringify(two)} together are refused, and nothing is exported`, async (t) => {
+  test(`the paths ${JSON.stringify(one)} and ${JSON.stringify(two)} together are rejected, and nothing is exported`, async (t) => {
     await refuses(t, [one, two], "EXPORT_PATH_TAKEN");
   });
 }

@@ -16,7 +16,7 @@ for (const seed of SEEDS)
     db.exec("pragma journal_mode = wal; create table refs (owner integer, hash text)");
     const told = { rounds: ROUNDS, kinds: 6 };
     const sweeper = shelf.start("racer", { ...told, role: "sweeper", seed: 0 });
-    const mortal = ["sweep:doomed", "sweep:checked", "sweep:removed"].map((point) =>
+    const mortal = ["sweep:trashed", "sweep:checked", "sweep:removed"].map((point) =>
       shelf.start("racer", { ...told, role: "sweeper", seed: 0, point }),
     );
     await sweeper.next("sweeping");

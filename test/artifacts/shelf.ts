@@ -57,7 +57,7 @@ export class Shelf {
 
   /** What lies in `tmp` and `doomed`. */
   unfinished(): string[] {
-    return ["tmp", "doomed"].flatMap((name) => readdirSync(join(this.folder, name)).map((file) => join(this.folder, name, file)));
+    return ["tmp", "trash"].flatMap((name) => readdirSync(join(this.folder, name)).map((file) => join(this.folder, name, file)));
   }
 }
 

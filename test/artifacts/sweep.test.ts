@@ -37,7 +37,7 @@ test("a sweep touches nothing but artifacts", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
   const { hash } = await artifacts.put("a");
-  const strangers = [join(shelf.folder, "notes.txt"), `${shelf.fileOf(hash)}.bak`, join(shelf.folder, "doomed", "notes.txt")];
+  const strangers = [join(shelf.folder, "notes.txt"), `${shelf.fileOf(hash)}.bak`, join(shelf.folder, "trash", "notes.txt")];
   for (const path of strangers) writeFileSync(path, "mine");
   shelf.ahead = HOUR;
   assert.equal((await artifacts.sweep(noneReferenced, { olderThan: 0 })).removed, 1);

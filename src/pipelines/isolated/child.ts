@@ -108,8 +108,8 @@ function contextOf(task: TaskMessage, target: Target, followUps: NewJob[]): obje
     signal: controller.signal,
     log: { debug: log("debug"), info: log("info"), warn: log("warn"), error: log("error") },
     checkpoint: { load: () => call("load"), save: (value: unknown) => save(value) },
-    progress: (fraction: number, message?: string) => tell("progress", fraction, message),
-    cost: (cost: Cost) => tell("cost", cost),
+    progress: (fraction: number, message?: string) => post("progress", fraction, message),
+    cost: (cost: Cost) => post("cost", cost),
     artifact: (name: string, data: Uint8Array | string | Readable | { path: string }) => keep(name, data),
     enqueue: (def: unknown, value: unknown, options?: object) =>
       addFollowUp(followUps, definitionOf(def), value, options, (index) =>
@@ -135,7 +135,7 @@ async function save(value: unknown): Promise<void> {
 }
 
 function log(level: keyof Log): (message: string, data?: object) => void {
-  return (message, data) => tell("log", level, message, data);
+  return (message, data) => post("log", level, message, data);
 }
 
 async function* members(): AsyncIterable<object> {
@@ -212,6 +212,6 @@ function sayLast(message: FromChild): Promise<void> {
   return new Promise((resolve) => (process.send === undefined ? resolve() : void process.send(message, () => resolve())));
 }
 
-function tell<N extends keyof Calls>(name: N, ...args: Calls[N]["args"]): void {
+function post<N extends keyof Calls>(name: N, ...args: Calls[N]["args"]): void {
   say({ type: "call", call: null, name, args });
 }

@@ -32,12 +32,12 @@ export class SourceChanges implements Disposable {
   readonly #parts: ChangesParts;
   readonly #skip: ReadonlySet<string>;
   readonly #watched = new Map<string, FSWatcher>();
-  #unwatchable = false;
+  #isUnwatchable = false;
   /** The source could not be listed, so no event announces when it can be. */
-  #blind = false;
+  #isUnlistable = false;
   #marked: string | null = null;
-  #news: (() => void) | null = null;
-  #told = false;
+  #onEvent: (() => void) | null = null;
+  #hasChanged = false;
 
   constructor(parts: ChangesParts) {
     this.#parts = parts;
@@ -46,7 +46,7 @@ export class SourceChanges implements Disposable {
 
   /** A build calls this before it lists the source. */
   async mark(): Promise<void> {
-    this.#marked = await this.#look();
+    this.#marked = await this.#list();
   }
 
   /** Resolves when the source differs from the mark. False: the signal aborted first. */
@@ -56,7 +56,7 @@ export class SourceChanges implements Disposable {
     const until = this.#parts.clock.monotonic() + patience;
     try {
       while (!signal.aborted) {
-        if ((await this.#look()) !== this.#marked) return !signal.aborted;
+        if ((await this.#list()) !== this.#marked) return !signal.aborted;
         if (this.#parts.clock.monotonic() >= until) return true;
         await this.#wake(signal, until);
       }
@@ -74,29 +74,29 @@ export class SourceChanges implements Disposable {
   async #wake(signal: AbortSignal, until: number): Promise<void> {
     const { clock, source } = this.#parts;
     const { promise, resolve } = Promise.withResolvers<void>();
-    const rest = source.kind === "items" || this.#unwatchable || this.#blind ? POLL_MS : RESCAN_MS;
+    const rest = source.kind === "items" || this.#isUnwatchable || this.#isUnlistable ? POLL_MS : RESCAN_MS;
     const timers = [clock.after(Math.min(rest, until - clock.monotonic()), resolve)];
     let quiet: (() => void) | null = null;
-    this.#news = () => {
+    this.#onEvent = () => {
       if (quiet === null) timers.push(clock.after(MAX_BURST_MS, resolve));
       quiet?.();
       quiet = clock.after(QUIET_MS, resolve);
     };
-    if (this.#told) this.#news();
+    if (this.#hasChanged) this.#onEvent();
     const over = (): void => resolve();
     signal.addEventListener("abort", over, { once: true });
     // The signal may have aborted during the listing.
     if (signal.aborted) resolve();
     await promise;
     signal.removeEventListener("abort", over);
-    this.#news = null;
+    this.#onEvent = null;
     for (const cancel of [...timers, quiet as (() => void) | null]) cancel?.();
   }
 
   /** Hash of a listing, or of the error that it fails with. */
-  async #look(): Promise<string> {
-    this.#told = false;
-    this.#blind = false;
+  async #list(): Promise<string> {
+    this.#hasChanged = false;
+    this.#isUnlistable = false;
     const hash = createHash("sha256");
     const { source, folders } = this.#parts;
     const seen = new Set<string>();
@@ -114,7 +114,7 @@ export class SourceChanges implements Disposable {
       }
       return hash.digest("hex");
     } catch (error) {
-      this.#blind = true;
+      this.#isUnlistable = true;
       return error instanceof HoldfastError ? error.code : "unlistable";
     } finally {
       // A folder that is created again under the same name needs a new watcher.
@@ -124,17 +124,17 @@ export class SourceChanges implements Disposable {
 
   /** Watches before the folder is read, so that no change in between is missed. */
   #watch(path: string): void {
-    if (this.#unwatchable || this.#watched.has(path)) return;
+    if (this.#isUnwatchable || this.#watched.has(path)) return;
     try {
       const watcher = watch(path, { persistent: false }, (_, name) => {
         if (name !== null && this.#skip.has(join(path, name))) return;
-        this.#told = true;
-        this.#news?.();
+        this.#hasChanged = true;
+        this.#onEvent?.();
       });
       watcher.on("error", () => this.#unwatch(path));
       this.#watched.set(path, watcher);
     } catch (error) {
-      this.#unwatchable = true;
+      this.#isUnwatchable = true;
       const hint = "That does as well, and costs more; on Linux raise `fs.inotify.max_user_watches`.";
       this.#parts.log.warn("not all folders can be watched; they are looked at every few seconds", {
         ...describeError(error),

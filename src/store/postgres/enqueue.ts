@@ -369,7 +369,7 @@ export class Enqueue {
       const enqueued: Happened = { type: "job.enqueued", job: key, lane };
       return standing.state === "cancelled" ? [enqueued, { type: "job.cancelled", job: key, lane }] : [enqueued];
     });
-    await this.#parts.events.tell(tx, happened);
+    await this.#parts.events.recordIfEnabled(tx, happened);
   }
 
   async #lock(tx: Tx, jobs: readonly NewJob[]): Promise<void> {

@@ -44,7 +44,7 @@ export class Events {
     tx.wrote();
   }
 
-  tell(tx: Tx, event: NewEvent): Promise<void> {
+  record(tx: Tx, event: NewEvent): Promise<void> {
     return this.add(tx, [event]);
   }
 
@@ -86,12 +86,12 @@ export class JobEvents {
     this.#rows = `select key, lane, fence, attempt, created_at, id, error from ${s}.jobs where key = any($1::bigint[])`;
   }
 
-  async tell(tx: Tx, happened: readonly Happened[]): Promise<void> {
+  async recordIfEnabled(tx: Tx, happened: readonly Happened[]): Promise<void> {
     const asked = happened.filter(({ lane }) => this.#parts.settings.view.recordsEvents(this.#parts.catalog.lane(lane).queue));
-    await this.always(tx, asked);
+    await this.record(tx, asked);
   }
 
-  async always(tx: Tx, happened: readonly Omit<Happened, "lane">[]): Promise<void> {
+  async record(tx: Tx, happened: readonly Omit<Happened, "lane">[]): Promise<void> {
     if (happened.length === 0) return;
     const rows = await tx.rows<Row>(this.#rows, listOf(happened.map(({ job }) => job)));
     const lanes = rows.map((row) => row[1]);
@@ -101,8 +101,8 @@ export class JobEvents {
       tx,
       happened.map(({ type, job }) => {
         const [, lane, fence, attempt, createdAt, id, error] = byKey.get(job) as Row;
-        const told = { key: job, fence, attempt, id: publicId(id, createdAt, job), error };
-        return jobEvent(type, told, this.#parts.catalog.lane(lane));
+        const ended = { key: job, fence, attempt, id: publicId(id, createdAt, job), error };
+        return jobEvent(type, ended, this.#parts.catalog.lane(lane));
       }),
     );
   }

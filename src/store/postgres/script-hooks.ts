@@ -25,9 +25,9 @@ export function dependentsDatabase({ catalog, limits, events }: DependentsParts)
     knowLanes: (tx: Tx, lanes) => catalog.knowLanes(tx.rows, lanes),
     lane: (id) => catalog.lane(id),
     admit: (tx: Tx, jobs) => limits.admit(tx, jobs),
-    tell(tx: Tx, type, jobs, always) {
+    recordEvents(tx: Tx, type, jobs, always) {
       const happened = jobs.map(({ job, lane }) => ({ type, job, lane }));
-      return always ? events.always(tx, happened) : events.tell(tx, happened);
+      return always ? events.record(tx, happened) : events.recordIfEnabled(tx, happened);
     },
     takesSlot: ", slot = case when starts_with(job.slot, E'\\n') then substr(job.slot, 2) else job.slot end",
   };

@@ -17,7 +17,7 @@ export interface DependentsDatabase {
   /** Answers the gate of each job. */
   admit(tx: Tx, jobs: readonly LimitedJob[]): Answer<(string | null)[]>;
   /** Adds events: of queues that ask for them, or of all. */
-  tell(tx: Tx, type: JobEventType, jobs: readonly { job: JobKey; lane: number }[], always: boolean): Answer<void>;
+  recordEvents(tx: Tx, type: JobEventType, jobs: readonly { job: JobKey; lane: number }[], always: boolean): Answer<void>;
   /** A job that waited to replace another has the slot of that one from now on: set with the state, or before it. */
   readonly takesSlot: string;
   takeSlots?(tx: Tx, jobs: readonly JobKey[]): Answer<void>;
@@ -121,7 +121,7 @@ export class Dependents {
       yield* tx.run(this.#sql.cancel, { jobs: behind.get(key) ?? [], error, at: now });
     }
     const cancelled = waiting.map(({ key: job, lane }): FinishedJob => ({ job, lane, state: "cancelled" }));
-    yield* wait(this.#parts.database.tell(tx, "job.cancelled", cancelled, false));
+    yield* wait(this.#parts.database.recordEvents(tx, "job.cancelled", cancelled, false));
     const waited = cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" }) as const);
     yield* this.#parts.batches.cancelled(tx, now, waited);
     return cancelled;

@@ -110,7 +110,7 @@ export class Operate {
     // The list of jobs to be removed names finished jobs only.
     yield* tx.run(this.#sql.unlist, { jobs: [key] });
     yield* tx.run(this.#sql.retry, { key, gate });
-    yield* wait(database.tell(tx, "job.retried", [{ job: key, lane }], true));
+    yield* wait(database.recordEvents(tx, "job.retried", [{ job: key, lane }], true));
     yield* wait(database.subtract(tx, [{ job: key, lane, state: row.state as FinishedState }]));
     yield* this.#record(tx, "job.retried", id, row, "pending");
     tx.ready(queue);
@@ -261,7 +261,7 @@ export class Cancel {
     return new Map(open.map(({ key, state }) => [key, state]));
   }
 
-  *end(tx: Tx, jobs: readonly Row[], isAlwaysTold: boolean): Script<void> {
+  *end(tx: Tx, jobs: readonly Row[], isAlwaysRecorded: boolean): Script<void> {
     const database = this.#database;
     const running = jobs.filter(({ state }) => state === "running");
     if (running.length > 0)
@@ -278,7 +278,7 @@ export class Cancel {
       return { job, keep: database.attemptsKept(database.lane(lane).queue), ...CANCELLED_ATTEMPT };
     });
     yield* together(this.#attempts.record(tx, now, attempts), this.#cancel(tx, now, ended));
-    yield* wait(database.tell(tx, "job.cancelled", ended, isAlwaysTold));
+    yield* wait(database.recordEvents(tx, "job.cancelled", ended, isAlwaysRecorded));
     const waiting = jobs.filter(({ state }) => state === "waiting").map(({ key }) => key);
     if (waiting.length > 0) yield* tx.run(this.#sql.forgetWaits, { jobs: waiting });
     const limited = jobs.filter(isLimited);

@@ -176,7 +176,7 @@ export function pairOf(column: string | readonly [string, string]): readonly [co
 }
 
 export interface Events {
-  tell(tx: Tx, event: NewEvent): Answer<void>;
+  record(tx: Tx, event: NewEvent): Answer<void>;
   act(tx: Tx, type: EventType, subject: string, data?: object, build?: string): Answer<void>;
   unique(tx: Tx): Answer<string>;
 }

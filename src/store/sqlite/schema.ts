@@ -143,7 +143,7 @@ create table holdfast_parked (
 ) without rowid;
 create index holdfast_counters_due on holdfast_counters (due_at) where due_at is not null;
 
--- Events are written in the transaction of what they tell, and delivered from here.
+-- Events are written in the transaction of the change that they report, and delivered from here.
 create table holdfast_events (
   seq         integer primary key autoincrement,
   type        text not null,

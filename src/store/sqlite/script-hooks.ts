@@ -23,7 +23,7 @@ export function dependentsDatabase(db: Connection, { catalog, limits, jobEvents 
   return {
     lane: (id) => catalog.lane(id),
     admit: (tx: Tx, jobs) => jobs.map((job) => limits.admit(tx, job)),
-    tell(tx: Tx, type, jobs, always) {
+    recordEvents(tx: Tx, type, jobs, always) {
       for (const { job, lane } of jobs) if (always || jobEvents.isEnabled(tx, lane)) jobEvents.add(tx, type, job);
     },
     takesSlot: "",

@@ -90,7 +90,7 @@ export class Claim {
     const claimed = await this.#claimed(tx.rows, rows);
     if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
     const started = rows.map((row) => ({ type: "job.started", job: row[0], lane: laneOf(row) }) as const);
-    await this.#parts.events.tell(tx, started);
+    await this.#parts.events.recordIfEnabled(tx, started);
     return claimed;
   }
 

@@ -291,7 +291,7 @@ export class Settle {
     if (dropped.length > 0) await tx.rows(this.#sql.dropCheckpoints, listOf(dropped));
     for (const { row } of moves) tx.ready(this.#parts.catalog.lane(row.lane).queue);
     const happened = moves.map(({ row: { key: job, lane }, next }) => ({ type: EVENT_OF[next.state], job, lane }));
-    await this.#parts.events.tell(tx, happened);
+    await this.#parts.events.recordIfEnabled(tx, happened);
     const finished = moves.flatMap(({ row: { key: job, lane }, next: { state } }) =>
       isFinished(state) ? [{ job, lane, state }] : [],
     );

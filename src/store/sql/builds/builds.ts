@@ -261,7 +261,7 @@ export class Builds implements BuildStore {
       yield* wait(settings.pause(tx, build.queue, true));
     }
     yield* this.#record(tx, how.by, EVENT_OF_MOVE[wanted.move], build, moved, how.more);
-    yield* wait(events.tell(tx, buildMoveEvent(moved, transition)));
+    yield* wait(events.record(tx, buildMoveEvent(moved, transition)));
     return moved;
   }
 
@@ -276,7 +276,7 @@ export class Builds implements BuildStore {
   *#act(tx: Tx, type: BuildEventType, build: BuildRow, acted: BuildRow, how: { by: string; more?: object }): Script<void> {
     const { events } = this.#parts;
     yield* this.#record(tx, how.by, type, build, acted, how.more);
-    yield* wait(events.tell(tx, buildActionEvent(type, acted, yield* wait(events.unique(tx)))));
+    yield* wait(events.record(tx, buildActionEvent(type, acted, yield* wait(events.unique(tx)))));
   }
 
   *#record(tx: Tx, by: string, action: BuildEventType, build: BuildRow, moved: BuildRow, more: object = {}): Script<void> {

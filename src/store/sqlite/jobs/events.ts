@@ -25,7 +25,7 @@ export class Events {
     );
   }
 
-  tell(tx: Tx, { type, transition, job, build, data }: NewEvent): void {
+  record(tx: Tx, { type, transition, job, build, data }: NewEvent): void {
     const row = { type, at: tx.now, transition, job: job ?? null, build: build ?? null, data: JSON.stringify(data) };
     this.#insert.run(type, tx.now, transition, row.job, row.build, row.data, rowChecksum("holdfast_events", row));
     tx.wrote();
@@ -38,7 +38,7 @@ export class Events {
   /** An operator's action. One commit may contain the same action twice: the count keeps the events apart. */
   act(tx: Tx, type: EventType, subject: string, data = subjectData(type, subject), build?: string): void {
     const transition = commitTransition(type, subject, tx.commit, ++this.#count);
-    this.tell(tx, { type, transition, data, ...(build === undefined ? {} : { build }) });
+    this.record(tx, { type, transition, data, ...(build === undefined ? {} : { build }) });
   }
 }
 
@@ -84,6 +84,6 @@ export class JobEvents {
   add(tx: Tx, type: JobEventType, job: JobKey): void {
     const [lane, fence, attempt, createdAt, id, error] = this.#row.row(job) as Row;
     const row = { key: job, fence, attempt, id: publicId(id, createdAt, job), error };
-    this.#parts.events.tell(tx, jobEvent(type, row, this.#parts.catalog.lane(lane)));
+    this.#parts.events.record(tx, jobEvent(type, row, this.#parts.catalog.lane(lane)));
   }
 }

@@ -125,7 +125,7 @@ function audit(db: Connection, { now, actor }: Switching, after: { active: boole
   const log = new Audit(DIALECT, { actor, events });
   runSync(log.add(tx, { action: type, subject: "journal", before: { active: !after.active }, after }));
   // This commit has no number of its own: the process that opens the database is not registered yet. The entry has one.
-  events.tell(tx, { type, transition: commitTransition(type, "journal", commit, entry), data: after });
+  events.record(tx, { type, transition: commitTransition(type, "journal", commit, entry), data: after });
 }
 
 /** Marks the end of each commit of this store, unless another process has switched the journal off. */
