@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
 import type { ProcessId } from "../../src/core/text/ids.ts";
-import { type Findings, NO_FINDINGS } from "../../src/core/recovery/recovery-report.ts";
 import type { Engine } from "../../src/engine/engine.ts";
 import {
   type Check,
@@ -18,20 +17,17 @@ import { registeredProcesses } from "../../src/store/processes.ts";
 const ENGINE = {} as Engine;
 
 function circumstances(signal = new AbortController().signal): CheckCircumstances {
-  return { opening: true, alone: true, rebooted: false, signal };
+  return { alone: true, rebooted: false, signal };
 }
 
 test("findings of checks are summed up, and a check that cannot run is an error", async () => {
   const checks: Check[] = [
-    async () => ({ errors: ["torn"], commitsMissing: 2 }),
+    async () => ["torn"],
     () => Promise.reject(new Error("the disk is gone")),
-    async () => ({ errors: ["torn"], walFramesReplayed: 5 }),
+    async () => ["torn", "cut off"],
   ];
-  assert.deepEqual(await runChecks(checks, ENGINE, circumstances()), {
-    errors: ["torn", "The database could not be checked after the crash: the disk is gone"],
-    commitsMissing: 2,
-    walFramesReplayed: 5,
-  });
+  const found = ["torn", "The database could not be checked after the crash: the disk is gone", "cut off"];
+  assert.deepEqual(await runChecks(checks, ENGINE, circumstances()), found);
 });
 
 test("a process that closes waits for no check, and reports no finding", async () => {
@@ -46,7 +42,7 @@ test("everything is reclaimed before anything is checked, and the report ends af
   assert.equal(jobs, 2);
   assert.deepEqual((await store.queries.overview()).running, new Map());
   assert.deepEqual((await store.recoveries.history({ limit: 10 })).reports, [], "it is under way");
-  check.resolve({ ...NO_FINDINGS, errors: ["torn"] });
+  check.resolve(["torn"]);
   await recovery.settled();
   const [report] = (await store.recoveries.history({ limit: 10 })).reports;
   assert.deepEqual([report?.state, report?.errors, report?.jobsRecovered], ["failed", ["torn"], 2]);
@@ -56,7 +52,7 @@ test("a process found dead during the checks of the last crash is in the same re
   const { store, dead, recovery, check } = await scene(t);
   await recovery.run([await dead(1)], { opening: false, alone: true });
   await recovery.run([await dead(3)], { opening: false, alone: true });
-  check.resolve(NO_FINDINGS);
+  check.resolve([]);
   await recovery.settled();
   const reports = (await store.recoveries.history({ limit: 10, which: "all" })).reports;
   assert.deepEqual(
@@ -71,7 +67,7 @@ test("a process that closes during a check leaves the report to the next one, wh
   await recovery.stop();
   const [left] = (await store.recoveries.history({ limit: 10, which: "all" })).reports;
   assert.deepEqual([left?.state, left?.owner], ["running", null]);
-  const next = await another(async () => NO_FINDINGS);
+  const next = await another(async () => []);
   await next.run([], { opening: true, alone: true });
   await next.settled();
   const [ended] = (await store.recoveries.history({ limit: 10 })).reports;
@@ -82,7 +78,7 @@ test("ending a report is retried after an error", async (t) => {
   const { store, dead, recovery, check } = await scene(t);
   await recovery.run([await dead(1)], { opening: false, alone: true });
   store.hooks.refuseWrites = () => new Error("not now") as never;
-  check.resolve(NO_FINDINGS);
+  check.resolve([]);
   await recovery.settled();
   assert.deepEqual((await store.recoveries.history({ limit: 10 })).reports, []);
   store.hooks.refuseWrites = null;
@@ -111,8 +107,8 @@ async function scene(t: TestContext) {
   const store: Store = await SqliteStore.open(":memory:", options);
   t.after(() => store.close());
   const enter = (): Promise<ProcessId> => store.processes.register({ pid: 1, host: "here", boot: "boot", program: "test" });
-  const check = Promise.withResolvers<Findings | null>();
-  const another = async (by?: (circumstances: CheckCircumstances) => Promise<Findings | null>) =>
+  const check = Promise.withResolvers<string[] | null>();
+  const another = async (by?: (circumstances: CheckCircumstances) => Promise<string[] | null>) =>
     new Recovery({
       store,
       clock: options.clock,

@@ -9,8 +9,6 @@ import {
   isOfCrash,
   noCrashRecovery,
   planOf,
-  addFindings,
-  type Findings,
   findingsOf,
   NO_FINDINGS,
 } from "../../core/recovery/recovery-report.ts";
@@ -49,7 +47,8 @@ interface OpenReport {
   report: number;
   reason: BuildReason;
   context: CheckCircumstances;
-  found: Findings | null;
+  /** What checks have found; null: they have not run yet. */
+  errors: string[] | null;
   jobsPending: number;
   asked: string | undefined;
 }
@@ -60,7 +59,7 @@ export class Recovery {
   readonly #clock: Clock;
   readonly #log: Log;
   readonly #self: ProcessId;
-  readonly #check: ((context: CheckCircumstances) => Promise<Findings | null>) | null;
+  readonly #check: ((context: CheckCircumstances) => Promise<string[] | null>) | null;
   readonly #grace: number;
   readonly #abort = new AbortController();
   #queue: Promise<unknown> = Promise.resolve();
@@ -72,7 +71,7 @@ export class Recovery {
     clock: Clock;
     log: Log;
     self: ProcessId;
-    check?: (context: CheckCircumstances) => Promise<Findings | null>;
+    check?: (context: CheckCircumstances) => Promise<string[] | null>;
     grace?: number;
   }) {
     ({ store: this.#store, clock: this.#clock, log: this.#log, self: this.#self } = parts);
@@ -149,10 +148,10 @@ export class Recovery {
     if (!owned) return recovered;
     const rebooted = dead.some(({ life }) => life === "rebooted");
     const jobsPending = (await countJobs(this.#store.queries)).pending;
-    const context = { opening, alone, rebooted, signal: this.#abort.signal };
+    const context = { alone, rebooted, signal: this.#abort.signal };
     const { asked } = circumstances;
     if (this.#owned?.report === report) Object.assign(this.#owned, { jobsPending, asked: asked ?? this.#owned.asked });
-    else this.#owned = { report, reason: step.reason, context, found: null, jobsPending, asked };
+    else this.#owned = { report, reason: step.reason, context, errors: null, jobsPending, asked };
     this.closeReport();
     if (this.#check === null) await this.#closing;
     return recovered;
@@ -193,11 +192,11 @@ export class Recovery {
   /** Checks, then closes the report. If that fails, it is tried again, or left to the next process that recovers. */
   async #checkAndClose(owned: OpenReport): Promise<void> {
     try {
-      owned.found ??= await this.#runCheck(owned.context);
-      if (owned.found === null) return;
+      owned.errors ??= await this.#runCheck(owned.context);
+      if (owned.errors === null) return;
       for (;;) {
-        const { report, jobsPending, found, asked } = owned;
-        const ending = { jobsPending, ...found, ...(asked === undefined ? {} : { asked }) };
+        const { report, jobsPending, errors, asked } = owned;
+        const ending = { ...NO_FINDINGS, jobsPending, errors, ...(asked === undefined ? {} : { asked }) };
         const { closed, left } = await this.#store.recoveries.close({ report, by: this.#self, ending });
         if (left.length > 0) {
           await this.#reclaimOthers(owned, left);
@@ -212,10 +211,11 @@ export class Recovery {
     }
   }
 
-  /** The caller of `open` goes first: to start a thread, or to checkpoint a short log, takes some milliseconds. */
-  async #runCheck(context: CheckCircumstances): Promise<Findings | null> {
-    if (this.#check !== null) await new Promise((resolve) => setImmediate(resolve));
-    return this.#check === null ? NO_FINDINGS : await this.#check(context);
+  async #runCheck(context: CheckCircumstances): Promise<string[] | null> {
+    if (this.#check === null) return [];
+    // The caller of `open` goes first: to start a thread, or to checkpoint a short log, takes some milliseconds.
+    await new Promise((resolve) => setImmediate(resolve));
+    return this.#check(context);
   }
 
   /** Another process has found them dead meanwhile, and may be about to reclaim from them. */
@@ -245,62 +245,56 @@ function stopwatch(clock: Clock | null, since: number): () => number {
 }
 
 export interface CheckCircumstances {
-  opening: boolean;
   alone: boolean;
   rebooted: boolean;
   /** Aborts when this process closes; the process that opens next checks again. */
   signal: AbortSignal;
 }
 
-/** Runs after everything was reclaimed. It must not block this thread. What it throws is an error of the report. */
-export type Check = (engine: Engine, circumstances: CheckCircumstances) => Promise<Partial<Findings>>;
+/** Runs after everything was reclaimed, and must not block this thread. Answers what is wrong, in sentences. */
+export type Check = (engine: Engine, circumstances: CheckCircumstances) => Promise<string[]>;
 
 /** PostgreSQL looks after its own log and pages; artifacts are Holdfast's on both. */
 export const CHECKS: readonly Check[] = [shortenLog, clearTemporary, checkPages];
 
+/** Null: this process closes. */
 export async function runChecks(
   checks: readonly Check[],
   engine: Engine,
   circumstances: CheckCircumstances,
-): Promise<Findings | null> {
+): Promise<string[] | null> {
   const { signal } = circumstances;
   const left = new Promise<null>((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
-  let found = NO_FINDINGS;
+  const errors = new Set<string>();
   for (const check of checks) {
-    const findings = await Promise.race([runSafely(check, engine, circumstances), left]);
-    if (findings === null || signal.aborted) return null;
-    found = addFindings(found, findings);
+    const found = await Promise.race([check(engine, circumstances).catch(notChecked), left]);
+    if (found === null || signal.aborted) return null;
+    for (const error of found) errors.add(error);
   }
-  return found;
+  return [...errors];
 }
 
-async function runSafely(check: Check, engine: Engine, circumstances: CheckCircumstances): Promise<Partial<Findings>> {
-  try {
-    return await check(engine, circumstances);
-  } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
-    return { errors: [`The database could not be checked after the crash: ${message}`] };
-  }
+function notChecked(error: unknown): string[] {
+  return [`The database could not be checked after the crash: ${error instanceof Error ? error.message : String(error)}`];
 }
 
 /** A long log makes every opening slow until it is checkpointed. */
-async function shortenLog({ store }: Engine, { alone }: CheckCircumstances): Promise<Partial<Findings>> {
+async function shortenLog({ store }: Engine, { alone }: CheckCircumstances): Promise<string[]> {
   await store.maintenance.checkpoint({ alone });
-  return {};
+  return [];
 }
 
-async function clearTemporary(engine: Engine): Promise<Partial<Findings>> {
+async function clearTemporary(engine: Engine): Promise<string[]> {
   const { path } = engine.artifactFolder;
   if (path !== null && existsSync(path)) await (await engine.artifacts()).clear();
-  return {};
+  return [];
 }
 
 /** Not while other processes live: they have just been reading, and would have found damage. */
-async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCircumstances): Promise<Partial<Findings>> {
-  if (!alone && !rebooted) return {};
+async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCircumstances): Promise<string[]> {
   // Nothing to check on PostgreSQL without a folder of artifacts.
-  if (engine.location.kind === "postgres" && engine.artifactFolder.path === null) return {};
-  return { errors: await checkAll(engine, "quick", signal) };
+  const hasPages = engine.location.kind === "sqlite" || engine.artifactFolder.path !== null;
+  return hasPages && (alone || rebooted) ? checkAll(engine, "quick", signal) : [];
 }
 
 const MAX_WAIT_MS = 5_000;
