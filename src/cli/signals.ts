@@ -14,29 +14,22 @@ export function untilInterrupted(): AbortSignal & Disposable {
   });
 }
 
-export class Interrupts implements Disposable {
-  readonly #controller = new AbortController();
+export interface Interrupts extends Disposable {
+  readonly signal: AbortSignal;
+  stop(reason: string): void;
+}
 
-  constructor() {
-    for (const signal of STOP_SIGNALS) process.on(signal, this.#heard);
-  }
-
-  get signal(): AbortSignal {
-    return this.#controller.signal;
-  }
-
-  stop(reason: string): void {
-    this.#controller.abort(new Error(reason));
-  }
-
-  [Symbol.dispose](): void {
-    for (const signal of STOP_SIGNALS) process.off(signal, this.#heard);
-  }
-
-  readonly #heard = (signal: NodeJS.Signals): void => {
-    if (this.#controller.signal.aborted && forcesExit(signal)) process.exit(EXIT.interrupted);
-    this.stop(signal);
+/** Aborts at the first signal, or by `stop`. A second signal exits at once. */
+export function listenForInterrupts(): Interrupts {
+  const controller = new AbortController();
+  const stop = (reason: string) => controller.abort(new Error(reason));
+  const heard = (signal: NodeJS.Signals) => {
+    if (controller.signal.aborted && forcesExit(signal)) process.exit(EXIT.interrupted);
+    stop(signal);
   };
+  for (const signal of STOP_SIGNALS) process.on(signal, heard);
+  const dispose = () => STOP_SIGNALS.forEach((signal) => process.off(signal, heard));
+  return { signal: controller.signal, stop, [Symbol.dispose]: dispose };
 }
 
 const CLOSE_TIMEOUT_MS = 2_000;
@@ -61,19 +54,14 @@ function leave(): never {
 }
 
 /** Exits with 1 if a handler calls `process.exit`: the handler's own code could be mistaken for success. */
-export class ExitGuard implements Disposable {
-  constructor() {
-    process.once("exit", this.#ended);
-  }
+export function guardExit(): Disposable {
+  process.once("exit", reportExit);
+  return { [Symbol.dispose]: () => process.off("exit", reportExit) };
+}
 
-  [Symbol.dispose](): void {
-    process.off("exit", this.#ended);
-  }
-
-  readonly #ended = (code: number): void => {
-    if (code === EXIT.interrupted) return;
-    process.exitCode = EXIT.failed;
-    writeSync(2, `A handler has ended this process in the middle of its work, with process.exit(${code}).\n`);
-    writeSync(2, "hint: Throw an error instead. What was done so far is kept; run it again to continue.\n");
-  };
+function reportExit(code: number): void {
+  if (code === EXIT.interrupted) return;
+  process.exitCode = EXIT.failed;
+  writeSync(2, `A handler has ended this process in the middle of its work, with process.exit(${code}).\n`);
+  writeSync(2, "hint: Throw an error instead. What was done so far is kept; run it again to continue.\n");
 }

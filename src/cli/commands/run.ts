@@ -27,7 +27,7 @@ import { findPipeline, type FoundPipeline, pipelineNamed } from "../modules.ts";
 import { isJson } from "../render/output.ts";
 import { type BuildDisplay, buildSummary, displayBuild, nextStep } from "../render/progress.ts";
 import { oneLine, paint, printable } from "../render/table.ts";
-import { ExitGuard, Interrupts } from "../signals.ts";
+import { guardExit, type Interrupts, listenForInterrupts } from "../signals.ts";
 import { addCommand } from "../verb.ts";
 import { askBudget, nextCommandsText, pausedText, tokenFor, totalToFinish } from "./run-budget.ts";
 import { type ChildProcess, spawn } from "node:child_process";
@@ -59,7 +59,7 @@ export function runCommand(parent: Command): void {
       const chosen = buildOptions(options);
       // Checked before the database is created: a usage error must leave nothing behind.
       checkBuildOptions(model, chosen, "run");
-      using interrupts = new Interrupts();
+      using interrupts = listenForInterrupts();
       using display = displayBuild(command);
       await using hf = await openOrCreate(command, {
         program: `holdfast run ${given}`,
@@ -116,7 +116,7 @@ export function resumeCommand(parent: Command): void {
     .option("--file <module>", "module whose default export is the pipeline (default: the config's modules)");
   addPaceOptions(resume).action(async (id: string, options: RunOptions & { file?: string }, command: Command) => {
     checkToken(options);
-    using interrupts = new Interrupts();
+    using interrupts = listenForInterrupts();
     using display = displayBuild(command);
     await using hf = await openExisting(command, {
       log: display.log,
@@ -182,7 +182,7 @@ interface RunParts {
 }
 
 async function withWorkers({ workers, interrupts }: RunParts, run: () => Promise<number>): Promise<number> {
-  using _ = new ExitGuard();
+  using _ = guardExit();
   try {
     return await run();
   } catch (error) {

@@ -16,7 +16,7 @@ import { EXIT } from "../exit.ts";
 import { definitionsIn, pipelinesIn } from "../modules.ts";
 import { answer, isJson, workerLog } from "../render/output.ts";
 import { oneLine, paint } from "../render/table.ts";
-import { ExitGuard, untilInterrupted } from "../signals.ts";
+import { guardExit, untilInterrupted } from "../signals.ts";
 import { addCommand } from "../verb.ts";
 
 interface WorkOptions {
@@ -56,7 +56,7 @@ export function workCommand(parent: Command): void {
         delivers: true,
         onStop: stop,
       });
-      using _ = new ExitGuard();
+      using _ = guardExit();
       const worker = hf.work([...definitions, ...pipelines], { concurrency: options.concurrency });
       printWorking(command, definitions, pipelines, options.concurrency);
 
