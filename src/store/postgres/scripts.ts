@@ -221,7 +221,12 @@ function* objects<Row>(answer: Promise<unknown[][]>): Script<Row[]> {
 
 export function named<Row>(rows: Answered): Row[] {
   const names = rows.columns?.map(({ name }) => name) ?? [];
-  return rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])) as Row);
+  return rows.map((row) => {
+    const object: Record<string, unknown> = {};
+    // Several times as fast as `Object.fromEntries`.
+    for (let i = 0; i < names.length; i++) object[names[i] as string] = row[i];
+    return object as Row;
+  });
 }
 
 function cellOf(cell: EachParams[string] | undefined): EachParams[string] {

@@ -69,6 +69,7 @@ export class Settle {
       dropCheckpoint: db.prepare(
         "update holdfast_notes set checkpoint = null, checksum = null where job = ? and checkpoint is not null",
       ),
+      anyNoted: db.prepare("select 1 from holdfast_notes where job in (select value from json_each(?)) limit 1"),
       // These tables are mostly empty: then no settlement looks into them.
       around: db.prepare(
         `select exists (select 1 from holdfast_locks), exists (select 1 from holdfast_notes),
@@ -96,7 +97,7 @@ export class Settle {
     const [locked, noted, waited, built] = this.#sql.around.row() as [number, number, number, number];
     const { hasEvents, hasRetention } = this.#parts.settings.at(tx.settings);
     this.#hasLocks = locked === 1;
-    this.#hasNotes = noted === 1;
+    this.#hasNotes = noted === 1 && this.#sql.anyNoted.row(JSON.stringify(ends.map(({ job }) => job))) !== undefined;
     this.#hasWaits = waited === 1;
     this.#hasEvents = hasEvents;
     this.#work = built === 1 ? this.#load(tx, ends) : null;
