@@ -108,7 +108,8 @@ async function runOrReuse(task: Task): Promise<void> {
   }
   const file = live.target instanceof ClaimedFile ? live.target : null;
   if (task.churn.waited && file !== null && !(await file.recheck())) return restartNow(task);
-  await runtime.budget.begin(attempt, view.build, place, { target: live.target, input: context.input });
+  if (runtime.budget.isNeeded(view.build, place))
+    await runtime.budget.begin(attempt, place, { target: live.target, input: context.input });
   try {
     await run(task, file);
   } catch (error) {

@@ -37,13 +37,13 @@ export class Values {
   }
 
   /** `what` names the value in errors. */
-  async keep(value: unknown, what: string): Promise<StoredValue> {
+  keep(value: unknown, what: string): StoredValue | Promise<StoredValue> {
     if (value instanceof Uint8Array) return this.#store(value);
     const text = toJson(value, what);
     return text === null ? NO_VALUE : this.keepText(text);
   }
 
-  async keepText(text: string): Promise<StoredValue> {
+  keepText(text: string): StoredValue | Promise<StoredValue> {
     if (text.length > MAX_INLINE_LENGTH) return this.#store(text);
     const value = inlineValue(text);
     this.#remember(value.hash, text);
