@@ -275,7 +275,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
       await assert.rejects(patient, (error: HoldfastError) => {
         assert.equal(error.code, "TOO_MANY_CONNECTIONS", error.message);
         assert.match(error.message, new RegExp(`allows ${few} connections? to the ${what}, `));
-        assert.ok(error.hint.includes(`alter ${what} connection limit 6`), error.hint);
+        assert.ok(error.hint.includes(`alter ${what} connection limit 7`), error.hint);
         return true;
       });
       assert.ok(performance.now() - since < 30_000, "no other connection is waited for");

@@ -114,7 +114,7 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
 
   test("a worker without the connections to renew leases claims nothing until it has them", { timeout: 60_000 }, async (t) => {
     const name = `worker_${randomBytes(4).toString("hex")}`;
-    await server.query(`create role ${name} login password 'r1ght' connection limit 5`, url);
+    await server.query(`create role ${name} login password 'r1ght' connection limit 6`, url);
     roles.set(name, url);
     await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
     const own = Object.assign(new URL(url), { username: name, password: "r1ght" }).href;
@@ -124,10 +124,10 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
     t.after(() => hf.close());
     const waiting = await hf.enqueue(echo, 1);
     hf.work([echo]);
-    const refused = new RegExp(`allows 5 connections to the role ${name}, and one that holds leases.* 6.*alter role ${name} `);
+    const refused = new RegExp(`allows 6 connections to the role ${name}, and one that holds leases.* 7.*alter role ${name} `);
     await until(async () => logged.some((line) => refused.test(line)), "it says so");
     assert.equal((await hf.jobs.get(waiting.id))?.attempt, 0);
-    await server.query(`alter role ${name} connection limit 6`, url);
+    await server.query(`alter role ${name} connection limit 7`, url);
     assert.equal((await hf.jobs.wait(waiting, { timeout: "30s" })).output, 1);
     await runs(hf, 2);
   });

@@ -56,16 +56,16 @@ for (const durability of ["power", "process"] as const) {
       const [show] = await server.query("show synchronous_commit", url);
       assert.equal(show?.["synchronous_commit"], other, "or this test shows nothing");
       const options = { clock: systemClock, injected: false, random: Math.random, patience: 1_000, durability };
-      const { writer, reader } = await openPostgres(url, options);
-      for (let i = 0; i < 2; i++) {
-        const session = await writer.session();
+      const { writer, second, reader } = await openPostgres(url, options);
+      for (const one of [writer, writer, second, second]) {
+        const session = await one.session();
         const rows = await session.rows(`
           select current_setting('synchronous_commit'), current_setting('transaction_isolation'),
             current_setting('idle_in_transaction_session_timeout')`);
         assert.deepEqual([...rows], [[durability === "power" ? "on" : "off", "read committed", "5s"]]);
         session.lose();
       }
-      await Promise.all([writer.close(), reader.close()]);
+      await Promise.all([writer.close(), second.close(), reader.close()]);
     },
   );
 }
@@ -76,10 +76,10 @@ test("no connection uses parallel workers, whatever a database is set to", { ski
   const setting = "select current_setting('max_parallel_workers_per_gather') as n";
   assert.equal((await server.query(setting, url))[0]?.["n"], "8", "or this test shows nothing");
   const options = { clock: systemClock, injected: false, random: Math.random, patience: 1_000 };
-  const { writer, reader } = await openPostgres(url, options);
-  assert.deepEqual([...(await (await writer.session()).rows(setting))], [["0"]]);
+  const { writer, second, reader } = await openPostgres(url, options);
+  for (const one of [writer, second]) assert.deepEqual([...(await (await one.session()).rows(setting))], [["0"]]);
   assert.deepEqual([...(await reader.rows(setting))], [["0"]]);
-  await Promise.all([writer.close(), reader.close()]);
+  await Promise.all([writer.close(), second.close(), reader.close()]);
 });
 
 /** A bit of all that is written and read, without what differs from database to database. */

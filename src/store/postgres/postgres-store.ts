@@ -31,6 +31,8 @@ import type { Access, Tx } from "./transactions/transaction.ts";
 import { Damage, Maintenance } from "./maintenance.ts";
 import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
+import { secondShare } from "./settle/settle-effects.ts";
+import { SettleQueue } from "./settle/settle-successes.ts";
 import type { CallHints } from "./transactions/write-queue.ts";
 import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
 import { UserTransactions } from "./transactions/user-transaction.ts";
@@ -77,6 +79,7 @@ export class PostgresStore implements Store {
   readonly #userTransactions: UserTransactions;
   readonly #changes: ChangeFeed;
   readonly #time: ServerTime;
+  readonly #settleQueue: SettleQueue;
   readonly #rowCommits: RowCommits;
   #tallyShare = 0;
   #closed: Promise<void> | null = null;
@@ -164,6 +167,10 @@ export class PostgresStore implements Store {
       onStall: () => limits.locks.stalled(),
     };
     this.#group = new GroupCommit(writer, how);
+    const settleQueue = (this.#settleQueue = new SettleQueue(
+      { settle: parts.settle, first: this.#group, writer: opened.second, write: (...how) => this.#write(...how) },
+      { ...how, tallyShare: () => secondShare(this.#tallyShare), first: () => null },
+    ));
     this.#rowCommits = new RowCommits({
       s,
       makeWriter: opened.makeWriter,
@@ -171,7 +178,7 @@ export class PostgresStore implements Store {
       jobParts,
       random,
       declare: (jobs) => this.#declare(jobs),
-      settle: (settlements) => this.#settle(settlements),
+      settle: (settlements) => settleQueue.run(settlements),
       limit: options.commitLimit ?? COMMIT_LIMIT_MS,
     });
   }
@@ -242,17 +249,7 @@ export class PostgresStore implements Store {
   async settle(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     if (this.hooks.refuseWrites !== null) throw this.hooks.refuseWrites();
     if (settlements.some(({ commit }) => commit !== undefined)) return this.#rowCommits.run(onlyOne(settlements));
-    return this.#settle(settlements);
-  }
-
-  #settle(settlements: readonly Settlement[]): Promise<LeaseState[]> {
-    const { settle } = this.#parts;
-    const quick = settle.isPlain(settlements);
-    return this.#group.submitJoined("settle", settlements, (tx, batches) => settle.batches(tx, batches), {
-      rows: settlements.length,
-      quick,
-      single: quick ? settle.single : null,
-    });
+    return this.#settleQueue.run(settlements);
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
@@ -289,7 +286,7 @@ export class PostgresStore implements Store {
 
   close(): Promise<void> {
     this.#closed ??= this.#rowCommits.close().then(async () => {
-      await this.#group.close();
+      await Promise.all([this.#group.close(), this.#settleQueue.close()]);
       this.processes.close();
       await Promise.all([this.#changes.close().then(() => this.#opened.reader.close()), this.#opened.writer.close()]);
     });

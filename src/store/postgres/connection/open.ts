@@ -28,6 +28,7 @@ export interface OpenPostgresOptions {
 export interface OpenedPostgres {
   s: string;
   writer: Writer;
+  second: Writer;
   makeWriter: () => Writer;
   reader: Reader;
   databaseId: string;
@@ -49,9 +50,10 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
   // Soon enough that waiting calls can still be served over another connection.
   const server: Server = { driver: await loadDriver(), address, silence: patience / 4 };
   const { pooled } = address;
-  const writer = new Writer(server);
+  const writers = [new Writer(server), new Writer(server)] as const;
+  const [writer, second] = writers;
   const setUp = (settings: string) => async (session: Session) => void (pooled || (await session.command(settings)));
-  writer.onSession(setUp(INDEX_JOINS));
+  for (const one of writers) one.onSession(setUp(INDEX_JOINS));
   const reader = new Reader(server, { most: readers, patience, random });
   const since = performance.now();
   for (let losses = 0; ; losses++) {
@@ -59,14 +61,14 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
       const entered = await enter(writer, options);
       const setUpWrites = setUp(writing(entered.durability));
       await setUpWrites(await writer.session());
-      writer.onSession(setUpWrites);
+      for (const one of writers) one.onSession(setUpWrites);
       const makeWriter = () => {
         const made = new Writer(server);
         made.onSession(setUpWrites);
         return made;
       };
       const listen = pooled ? null : (how: SessionOptions) => Session.open(server, how);
-      return { s: quoteName(schema), writer, makeWriter, reader, pooled, listen, ...entered };
+      return { s: quoteName(schema), writer, second, makeWriter, reader, pooled, listen, ...entered };
     } catch (error) {
       if (!options.waits || !isLost(error) || performance.now() - since >= patience) {
         await Promise.all([writer.close(), reader.close()]);
@@ -134,7 +136,7 @@ function durabilityDiffers(schema: string, has: Durability, asked: Durability): 
 type Limit = [connections: number, kind: "role" | "database", name: string];
 
 /** Connections that a process needs to enqueue and query, and at most with leases. */
-const NEEDED = { process: 3, worker: 6 };
+const NEEDED = { process: 3, worker: 7 };
 
 export class ConnectionLimit {
   readonly #address: string;

@@ -28,12 +28,16 @@ export class SettleEffects {
 
 /**
  * Counts are split into shares, one row each, so that many stores can settle without waiting for each other. Users'
- * transactions have shares of their own.
+ * transactions and second connections have shares of their own.
  */
 const SHARES = 64;
 
 export function longShare(random: () => number): number {
   return SHARES + Math.floor(random() * SHARES);
+}
+
+export function secondShare(first: number): number {
+  return 2 * SHARES + first;
 }
 
 export class Tally {

@@ -14,9 +14,9 @@ import type { WorkEnd } from "../../work.ts";
 import { dialectOf, named } from "../scripts.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, lists } from "../connection/driver.ts";
-import { SettleSuccesses } from "./settle-successes.ts";
+import { MoreFollows, SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
-import { type SingleRoute, splitAnswers } from "../transactions/write-queue.ts";
+import type { SingleRoute } from "../transactions/write-queue.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { JobParts } from "../store-parts.ts";
 
@@ -89,8 +89,11 @@ export class Settle {
     recall: async (_rows, _outcome, batches) => heldAll(batches),
   };
 
-  async batches(tx: Tx, batches: readonly (readonly Settlement[])[]): Promise<LeaseState[][]> {
-    return splitAnswers(await this.run(tx, batches.flat()), batches);
+  async plain(tx: Tx, settlements: readonly Settlement[]): Promise<LeaseState[]> {
+    const plain = plainOf(settlements);
+    const settled = plain.length === settlements.length ? await this.#successes.settle(tx, plain) : NONE;
+    if (settled.size < settlements.length) throw new MoreFollows();
+    return settlements.map(() => "held");
   }
 
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<LeaseState[]> {

@@ -16,6 +16,7 @@ import {
   halvesOf,
   singlesOf,
   namedRows,
+  isClaimOrSettle,
   type Item,
   type SingleRoute,
   together,
@@ -51,6 +52,7 @@ export class GroupCommit {
   readonly #receipts: Receipts;
   readonly #begin: readonly string[];
   readonly #waiting = new WriteQueue();
+  #underWay: Item[] = [];
   #running = false;
   #lostSince: number | null = null;
   #hasReverted = false;
@@ -89,6 +91,15 @@ export class GroupCommit {
     });
   }
 
+  /** Whether it has nothing but claims and settles, which never touch the same jobs. */
+  get onlyClaimsAndSettles(): boolean {
+    return this.#underWay.every(isClaimOrSettle) && this.#waiting.areClaimsOrSettles;
+  }
+
+  get isIdle(): boolean {
+    return !this.#running;
+  }
+
   close(): Promise<void> {
     this.#closed = true;
     if (!this.#running) return Promise.resolve();
@@ -97,8 +108,11 @@ export class GroupCommit {
 
   async #drain(): Promise<void> {
     while (!this.#waiting.isEmpty) {
-      await this.#run(this.#waiting.take());
+      const items = this.#waiting.take();
+      this.#underWay = items;
+      await this.#run(items);
     }
+    this.#underWay = [];
     this.#running = false;
     for (const resolve of this.#idle.splice(0)) resolve();
   }
@@ -251,6 +265,7 @@ export class GroupCommit {
   #committed(items: readonly Item[], state: Transaction, isNotified: boolean, answer: () => void): void {
     for (const item of items) passPoint(item.operation, "committed");
     state.keep();
+    this.#underWay = [];
     if (state.hasWritten) this.#options.changes.committed(state.committed, isNotified);
     // The next transaction is sent before the callers continue, so that the server does not wait for them.
     if (this.#waiting.isEmpty) answer();

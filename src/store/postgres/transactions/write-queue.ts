@@ -48,6 +48,10 @@ export class WriteQueue {
     return this.#items.length === 0;
   }
 
+  get areClaimsOrSettles(): boolean {
+    return this.#items.every(isClaimOrSettle);
+  }
+
   add<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { row, single }: CallHints<T>): Item {
     const item: Item = {
       operation,
@@ -97,6 +101,10 @@ export function namedRows(items: readonly Item[]): string[] {
   const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
   // A name with a NUL cannot be stored: only that call is rejected.
   return rows.size > 1 ? [...rows].filter((name) => !name.includes("\0")) : [];
+}
+
+export function isClaimOrSettle({ operation, quick }: Item): boolean {
+  return quick && (operation === "claim" || operation === "settle");
 }
 
 export async function together(items: Item[], state: Transaction): Promise<() => void> {
