@@ -280,6 +280,7 @@ export interface TargetColumns extends Omit<TargetRow, "value" | "seen" | "compl
 }
 
 export function toTarget(row: TargetColumns): TargetRow {
+  const text = row.completed;
   let completed: CompletedStages | undefined;
   return {
     segment: row.segment,
@@ -293,7 +294,7 @@ export function toTarget(row: TargetColumns): TargetRow {
     done: row.done,
     // Parsed on use: a build that finds a target unchanged never asks.
     get completed() {
-      return (completed ??= parseCompletedStages(row.completed));
+      return (completed ??= parseCompletedStages(text));
     },
     group: row.grouping,
     member: row.member,
