@@ -65,7 +65,15 @@ export function statementsOn(db: Connection): Statements {
       return wait(statement.get<Row>(...valuesOf(names, params, this)));
     },
     findEach<Row>(this: Self, sql: string, rows: readonly EachParams[]): Script<Row[]> {
-      return wait(rows.flatMap((row) => read<Row>(this, sql, row)));
+      const find = () => rows.flatMap((row) => read<Row>(this, sql, row));
+      if (rows.length < 2 || db.inTransaction) return wait(find());
+      // One snapshot for all of them: to begin and end one for each takes longer than to find the row.
+      db.exec("begin");
+      try {
+        return wait(find());
+      } finally {
+        db.exec("commit");
+      }
     },
     run(this: Self, sql: string, params: Params = {}): Script<boolean> {
       return wait(runAll(this, sql, [params]) > 0);
