@@ -483,6 +483,21 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { max: 1 }), [other]);
   });
 
+  check("one claim finds a job of a free key behind twenty saturated keys with a hundred jobs each", async ({ store }) => {
+    const keys = Array.from({ length: 20 }, (_, i) => `k${i}`);
+    await add(store, ...keys.map((key) => limited(ONE, key)));
+    assert.equal((await claim(store)).length, keys.length);
+    await add(store, ...keys.flatMap((key) => many(100, ONE, key)));
+    const free = await addOne(store, limited(ONE, "free"));
+    assert.deepEqual(await claimIds(store, { max: 1 }), [free]);
+  });
+
+  check("the highest priority starts first, although thousands of its key were added before", async ({ store }) => {
+    await add(store, ...many(3_000, TWO, "a"));
+    const urgent = await addOne(store, { ...limited(TWO), priority: 100 });
+    assert.equal((await claimIds(store, { max: 2 }))[0], urgent);
+  });
+
   check("a slot freed in one turn is claimed in the same turn", async ({ store }) => {
     const jobs = await add(store, ...many(3, ONE, "a"));
     const { job, fence } = await claimOne(store);

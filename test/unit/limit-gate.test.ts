@@ -12,7 +12,7 @@ const NOW = Date.UTC(2026, 0, 1);
 
 describe("what is to be written", () => {
   test("a new counter is written as a whole", () => {
-    const table = new Table([rule({ rate: { starts: 1, per: 1_000 } })]);
+    const table = new Table([rule({ concurrency: 1 })]);
     const jobs = [1, 2, 3].map((key) => job(key, [[0, "a"]]));
     const { answer, changes } = table.operate(NOW, jobs, (gate) => jobs.map((one) => gate.admit(one)));
     assert.deepEqual(answer, [null, "limit", "limit"]);
@@ -28,17 +28,6 @@ describe("what is to be written", () => {
     assert.deepEqual([changes.saved, changes.unparked, changes.removed, changes.opened], [[], [], [], []]);
   });
 
-  test("a job beyond the slots of its only limit passes, and is parked when a claim reads it", () => {
-    const table = new Table([rule({ concurrency: 1 })]);
-    const jobs = [1, 2].map((key) => job(key, [[0, "a"]]));
-    const { answer, changes } = table.operate(NOW, jobs, (gate) => [
-      ...jobs.map((one) => gate.admit(one)),
-      ...jobs.map((one) => gate.tryStart(one)),
-    ]);
-    assert.deepEqual(answer, [null, null, "started", "held"]);
-    assert.deepEqual([changes.closed, changes.parked.map(({ job: key }) => key)], [[2], [2]]);
-  });
-
   test("a counter that appears and disappears in one operation writes nothing", () => {
     const table = new Table([rule({ concurrency: 1 })]);
     const one = job(1, [[0, "a"]]);
@@ -51,7 +40,7 @@ describe("what is to be written", () => {
   });
 
   test("a job parked and admitted in one operation is written as ready, without a place", () => {
-    const table = new Table([rule({ rate: { starts: 1, per: 1_000 } })]);
+    const table = new Table([rule({ concurrency: 1 })]);
     const [one, two] = [job(1, [[0, "a"]]), job(2, [[0, "a"]])];
     const { changes } = table.operate(NOW, [one], (gate) => {
       gate.admit(one);

@@ -63,8 +63,7 @@ export interface LimitChanges extends LimitMoves {
 /**
  * Limits over all workers. A pending job passes its limits in the order of its row; where it cannot, it is parked there,
  * outside the index that claims read. Per lane, at most MAX_READY_JOBS jobs pass a limit: so a million jobs of one key
- * neither block nor slow the others. A job whose only limit is one of concurrency passes without a free slot; if there is
- * none when a claim reads the job, it is parked then. Jobs that finish, and tokens of a rate that return, let the next ones pass.
+ * neither block nor slow the others. Jobs that finish, and tokens of a rate that return, let the next ones pass.
  *
  * The gate decides on rows in memory. The store loads the counters that an operation uses, calls `refill` and loads parked
  * jobs until no usage wants any, and writes the changes. The rows stay in memory until another process changes them.
@@ -255,9 +254,7 @@ export class LimitGate {
     for (let i = from; i < counters.length; i++) {
       const counter = counters[i] as Counter;
       const usage = this.#usage(counter, job.lane);
-      const isFreed = counters.length === 1 && this.#ruleOf(counter.rule).rate === null;
-      const window = isFreed ? MAX_READY_JOBS : readyWindow(this.#free(counter));
-      const isOpen = usage.parked === 0 && usage.beyond < MAX_READY_JOBS && countReady(usage) < window;
+      const isOpen = usage.parked === 0 && usage.beyond < MAX_READY_JOBS && countReady(usage) < readyWindow(this.#free(counter));
       if (!isOpen) {
         // Where it must not wait behind the ready jobs, `refill` lets it pass.
         this.#park(usage, toParked(job, counters));
