@@ -11,7 +11,7 @@ import { bootId, processIdentity, systemClock } from "./host.ts";
 import { checkAll } from "./maintenance/check.ts";
 import { actorOf, type EngineOptions } from "./open-options.ts";
 import { type Log, logFailure, DAMAGE_HINT, READ_ERROR_HINT, describeError } from "./log.ts";
-import { LeaseTable, Keeper, KeeperFile, type Loss, lossReason, type LossReason, type TimedOut } from "./leases.ts";
+import { LeaseTable, Keeper, KeeperGuard, type Loss, lossReason, type LossReason, type TimedOut } from "./leases.ts";
 import { Janitor } from "./maintenance/janitor.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import { Telemetry } from "./telemetry.ts";
@@ -65,7 +65,7 @@ export class Engine {
   /** False if no thread can reach the store, or the clock is not the system's. */
   readonly #hasThread: boolean;
   #unlisten: (() => void) | null = null;
-  readonly #keeperFile: KeeperFile;
+  readonly #keeperFile: KeeperGuard;
   #keeper: Keeper | null = null;
   #thread: Thread | null = null;
   #isThreadReady = false;
@@ -115,7 +115,7 @@ export class Engine {
     this.clock = store.clock;
     this.#hasThread = location.key !== null && options.clock === systemClock;
     this.log = options.log;
-    this.#keeperFile = new KeeperFile(this.log, location);
+    this.#keeperFile = new KeeperGuard(this.log, location);
     this.self = self;
     this.program = options.program;
     this.actor = actorOf(options);

@@ -351,7 +351,7 @@ const MISSING_CODE = "KEEPER_MISSING";
 const THREAD_NAME = "the keeper thread";
 
 /** No job is claimed without the thread: a handler that blocks for longer than its lease would run in two processes. */
-export class KeeperFile {
+export class KeeperGuard {
   readonly #log: Log;
   readonly #kind: StoreLocation["kind"];
   #thread: OwnThread | null = null;

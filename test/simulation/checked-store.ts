@@ -315,7 +315,7 @@ export class CheckedStore {
       return answer;
     } catch (error) {
       entry.answer = error;
-      // CounterCache, because a janitor swallows what goes wrong before a claim.
+      // Kept, because a janitor swallows what goes wrong before a claim.
       if (error instanceof Violation) this.#world.violation ??= error;
       throw error;
     }

@@ -227,7 +227,7 @@ export interface EnqueueOptions {
   runAt?: Date | number;
   /** Ids of jobs that must succeed first. If one does not, this job is cancelled. */
   after?: string[];
-  /** Of `key`: "replace" gives an unfinished job with this key the new input, delay and priority. Default: "keep". */
+  /** Of `key`: "replace" gives a pending job the new input, delay and priority; behind a running one it waits. Default: "keep". */
   onDuplicate?: "keep" | "replace";
   /** Words to find the job by: at most 20, of up to 200 characters. Default: none. */
   tags?: string[];
