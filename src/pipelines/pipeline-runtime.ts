@@ -53,11 +53,7 @@ export class PipelineRuntime {
     this.budget = new BudgetReserver(engine, model.name);
     this.#views = new Batcher(VIEW_BATCH_SIZE, (jobs) => engine.store.work.works(jobs));
     this.folders = { cwd: process.cwd(), skip: ownFiles(engine) };
-    this.targets = new LiveTargets(
-      model,
-      engine.store.work,
-      (id, fingerprint) => new ClaimedFile(new SourceFile(this, id, fingerprint)),
-    );
+    this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claimFile(id, fingerprint));
   }
 
   /** On PostgreSQL, artifacts need a folder that the user names. */
@@ -89,6 +85,24 @@ export class PipelineRuntime {
   pathOf(id: string): string {
     const { source } = this.model.definition;
     return resolve(this.folders.cwd, (source.kind === "files" ? source.root : null) ?? ".", id);
+  }
+
+  #claimFile(id: string, fingerprint: Fingerprint): ClaimedFile {
+    const { source } = this.model.definition;
+    const { artifactFolder } = this.engine;
+    const pathOf = () => this.pathOf(id);
+    // Most files are only compared by their fingerprint, so the path is computed on use.
+    return new ClaimedFile({
+      id,
+      fingerprint,
+      snapshot: source.kind === "files" && source.snapshot,
+      get path() {
+        return pathOf();
+      },
+      get artifacts() {
+        return artifactFolder.opened;
+      },
+    });
   }
 
   /** Rejects a build that was started with another definition of the pipeline. */
@@ -130,32 +144,6 @@ export class PipelineRuntime {
 
   isResting(): boolean {
     return this.engine.clock.monotonic() < this.#restsUntil;
-  }
-}
-
-/** A file of the pipeline's source. Most files are only compared by their fingerprint, so the rest is computed on use. */
-class SourceFile {
-  readonly id: string;
-  readonly fingerprint: Fingerprint;
-  readonly #runtime: PipelineRuntime;
-
-  constructor(runtime: PipelineRuntime, id: string, fingerprint: Fingerprint) {
-    this.#runtime = runtime;
-    this.id = id;
-    this.fingerprint = fingerprint;
-  }
-
-  get path(): string {
-    return this.#runtime.pathOf(this.id);
-  }
-
-  get snapshot(): boolean {
-    const { source } = this.#runtime.model.definition;
-    return source.kind === "files" && source.snapshot;
-  }
-
-  get artifacts(): Artifacts {
-    return this.#runtime.engine.artifactFolder.opened;
   }
 }
 
@@ -218,12 +206,14 @@ export class BudgetReserver {
     this.#pipeline = pipeline;
   }
 
-  /** Whether attempts at this stage need a reservation. */
-  isNeeded(build: BuildRow, { stage }: StagePosition): boolean {
-    return build.budget.micros !== null || build.budget.tokens !== null || stage.estimate !== null;
-  }
-
-  async begin(attempt: Attempt, place: StagePosition, context: { target: unknown; input: unknown }): Promise<void> {
+  async begin(
+    attempt: Attempt,
+    build: BuildRow,
+    place: StagePosition,
+    context: { target: unknown; input: unknown },
+  ): Promise<void> {
+    const isLimited = build.budget.micros !== null || build.budget.tokens !== null;
+    if (!isLimited && place.stage.estimate === null) return;
     const known = await this.knownEstimate(place, context).catch((error: unknown) => {
       // A retry would get the same error.
       throw isTransient(error) ? error : new SettleAs(permanentFailure(error));

@@ -94,7 +94,7 @@ function dryRun(
 
 /** Keeps large values in memory, since a plan stores nothing. */
 class DryValues extends Values {
-  override keepText(text: string): StoredValue {
+  override async keepText(text: string): Promise<StoredValue> {
     return inlineValue(text);
   }
 }

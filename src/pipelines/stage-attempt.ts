@@ -109,14 +109,9 @@ export async function stageContext(task: Task): Promise<HandedContext> {
 }
 
 /** Input of the idempotency key. A rerun gets a key of its own. */
-function subjectOf(task: Task): string | Promise<string> {
-  const { buildContext, place, context } = task;
-  const { stage } = place;
-  if (buildContext.reruns(stage.name)) return `${context.hash}:${buildContext.build.id}`;
-  return stage.remove === null && stage.kind !== "expand" ? context.hash : subjectOfEffect(task);
-}
-
-async function subjectOfEffect({ runtime, row, place: { stage }, context: { hash } }: Task): Promise<string> {
+async function subjectOf({ runtime, buildContext, row, place: { stage }, context: { hash } }: Task): Promise<string> {
+  if (buildContext.reruns(stage.name)) return `${hash}:${buildContext.build.id}`;
+  if (stage.remove === null && stage.kind !== "expand") return hash;
   // The stage runs again because its earlier effect was replaced or removed, so it needs another key than that result.
   const [found] = await runtime.engine.store.work.lookUp(runtime.model.name, [
     { stage: stage.name, hash, ...(stage.reuse === "bytes" ? {} : { path: row.path }) },

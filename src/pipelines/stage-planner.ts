@@ -305,21 +305,17 @@ export class LiveTargets {
     return { segment, path, id, parent: parent.path, hash, fingerprint: null, value, inherited, target };
   }
 
-  of(row: TargetRow): Parent | Promise<Parent> {
-    return row.parent === null ? this.#own(row) : this.#childOf(row.parent, row);
+  async of(row: TargetRow): Promise<Parent> {
+    return { ...(await this.#live(row)), completed: row.completed };
   }
 
-  async #childOf(parent: string, row: TargetRow): Promise<Parent> {
-    const [above] = await this.#store.targets({ pipeline: this.#model.name, segment: row.segment - 1, paths: [parent] });
-    return above === undefined ? this.#own(row) : { ...this.child(row, await this.of(above)), completed: row.completed };
-  }
-
-  #own({ segment, id, hash, value, fingerprint, completed }: TargetRow): Parent {
-    const live =
-      fingerprint === null
-        ? this.plain(this.#model.segments[segment] as Segment, id, hash, value)
-        : this.file(id, JSON.parse(fingerprint) as Fingerprint, fingerprint);
-    return { ...live, completed };
+  async #live(row: TargetRow): Promise<LiveTarget> {
+    if (row.parent !== null) {
+      const [above] = await this.#store.targets({ pipeline: this.#model.name, segment: row.segment - 1, paths: [row.parent] });
+      if (above !== undefined) return this.child(row, await this.of(above));
+    }
+    if (row.fingerprint !== null) return this.file(row.id, JSON.parse(row.fingerprint) as Fingerprint, row.fingerprint);
+    return this.plain(this.#model.segments[row.segment] as Segment, row.id, row.hash, row.value);
   }
 }
 

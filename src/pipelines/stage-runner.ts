@@ -108,8 +108,7 @@ async function runOrReuse(task: Task): Promise<void> {
   }
   const file = live.target instanceof ClaimedFile ? live.target : null;
   if (task.churn.waited && file !== null && !(await file.recheck())) return restartNow(task);
-  if (runtime.budget.isNeeded(view.build, place))
-    await runtime.budget.begin(attempt, place, { target: live.target, input: context.input });
+  await runtime.budget.begin(attempt, view.build, place, { target: live.target, input: context.input });
   try {
     await run(task, file);
   } catch (error) {

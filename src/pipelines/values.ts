@@ -37,13 +37,13 @@ export class Values {
   }
 
   /** `what` names the value in errors. */
-  keep(value: unknown, what: string): StoredValue | Promise<StoredValue> {
+  async keep(value: unknown, what: string): Promise<StoredValue> {
     if (value instanceof Uint8Array) return this.#store(value);
     const text = toJson(value, what);
     return text === null ? NO_VALUE : this.keepText(text);
   }
 
-  keepText(text: string): StoredValue | Promise<StoredValue> {
+  async keepText(text: string): Promise<StoredValue> {
     if (text.length > MAX_INLINE_LENGTH) return this.#store(text);
     const value = inlineValue(text);
     this.#remember(value.hash, text);
