@@ -21,9 +21,10 @@ const DEFAULT_PATH = ".holdfast/work.db";
 export async function openHandle(
   where: string | undefined,
   options: OpenOptions,
-  recovery: "auto" | "manual" | "later" = options.recovery ?? "auto",
+  givenRecovery?: "auto" | "manual" | "later",
 ): Promise<Holdfast> {
   checkOpenOptions(options);
+  const recovery = givenRecovery ?? options.recovery ?? "auto";
   if (where !== undefined && typeof where !== "string") {
     throw invalidOption(`\`where\` must be a string, got ${describeValue(where)}.`, 'Give a path, ":memory:" or "postgres://…".');
   }

@@ -173,6 +173,7 @@ export class Jobs {
 
   /** The job as it is, then each time it changes, until it has ended. */
   async *watch(id: string, options: { signal?: AbortSignal } = {}): AsyncGenerator<Job> {
+    this.#refuseClosed();
     refuseUnknown(options, ["signal"], "jobs.watch");
     if (options.signal !== undefined) checkSignal(options.signal, "signal");
     for await (const seen of this.#follow(id, options.signal ?? new AbortController().signal)) {

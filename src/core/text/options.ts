@@ -209,7 +209,7 @@ type ArgumentCounts<T> = {
 
 /**
  * Makes the methods reject surplus arguments, which JavaScript ignores silently. `where` stands before their names in errors.
- * `before`: called before each method.
+ * `before`: called before each method; an asynchronous generator calls it itself, when it is first read.
  */
 export function limitArguments<T extends object>(
   methods: T,
@@ -219,6 +219,7 @@ export function limitArguments<T extends object>(
 ): T {
   for (const [name, count] of Object.entries(counts) as [string, number][]) {
     const method = (methods as Record<string, (...args: unknown[]) => unknown>)[name] as (...args: unknown[]) => unknown;
+    const isGenerator = method.constructor.name === "AsyncGeneratorFunction";
     const limited = isAsyncFunction(method)
       ? async function (this: T, ...args: unknown[]) {
           rejectSurplus(args, count, `${where}.${name}`);
@@ -227,7 +228,7 @@ export function limitArguments<T extends object>(
         }
       : function (this: T, ...args: unknown[]) {
           rejectSurplus(args, count, `${where}.${name}`);
-          before(this);
+          if (!isGenerator) before(this);
           return method.apply(this, args);
         };
     Object.defineProperty(methods, name, { ...Object.getOwnPropertyDescriptor(methods, name), value: limited });
