@@ -152,6 +152,16 @@ suite("a hint fits the call", () => {
         /50\/m/,
       ],
       [
+        () =>
+          job({
+            name: "q",
+            limit: [{ concurrency: 1 }, { key: unchecked<() => string>("host"), concurrency: 1 }],
+            run: () => null,
+          }),
+        '`limit[1].key` of job "q" must be a function, got "host".',
+        /returns a string/,
+      ],
+      [
         () => hf.enqueue(send, unchecked({ a: new Date() })),
         "`input.a` is a Date, which JSON cannot represent exactly.",
         /plain/,

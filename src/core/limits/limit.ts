@@ -114,37 +114,35 @@ export interface CheckedLimit {
 }
 
 export function checkLimits(given: unknown, of: LimitRule["of"], where: string): CheckedLimit[] {
-  return toArray(given).map((one, i) =>
-    checkLimit(one, of, i, {
-      what: `limit ${i + 1} of ${where}`,
-      rateText: `\`limit${Array.isArray(given) ? `[${i}]` : ""}.rate\` of ${where}`,
-    }),
-  );
+  return toArray(given).map((one, i) => {
+    const path = Array.isArray(given) ? `limit[${i}]` : "limit";
+    return checkLimit(one, of, i, (option?: string) => `\`${path}${option ?? ""}\` of ${where}`);
+  });
 }
 
 function checkLimit(
   given: unknown,
   of: LimitRule["of"],
   position: number,
-  { what, rateText }: { what: string; rateText: string },
+  nameOf: (option?: ".key" | ".concurrency" | ".rate") => string,
 ): CheckedLimit {
-  refuseUnknown(given, ["key", "concurrency", "rate"], what);
+  refuseUnknown(given, ["key", "concurrency", "rate"], nameOf());
   const { key, concurrency, rate } = given as Limit;
   if (key !== undefined && typeof key !== "function") {
     throw invalidOption(
-      `The key of ${what} must be a function.`,
+      `${nameOf(".key")} must be a function, got ${describeValue(key)}.`,
       "Give a function that takes the input and returns a string, or leave it out.",
     );
   }
   if (concurrency === undefined && rate === undefined) {
-    throw invalidOption(`${what} has neither \`concurrency\` nor \`rate\`.`, "Give `concurrency`, `rate`, or both.");
+    throw invalidOption(`${nameOf()} has neither \`concurrency\` nor \`rate\`.`, "Give `concurrency`, `rate`, or both.");
   }
   const rule: LimitRule = {
     of,
     position,
     keyed: key !== undefined,
-    concurrency: concurrency === undefined ? null : checkCount(concurrency, `The concurrency of ${what}`, 1),
-    rate: rate === undefined ? null : parseRate(rate, rateText),
+    concurrency: concurrency === undefined ? null : checkCount(concurrency, nameOf(".concurrency"), 1),
+    rate: rate === undefined ? null : parseRate(rate, nameOf(".rate")),
   };
   return { rule, key };
 }

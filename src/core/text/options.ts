@@ -45,7 +45,7 @@ const BULLMQ_OPTIONS: Readonly<Record<string, string>> = {
 };
 
 function counterpartOf(name: string, what: string): string | null {
-  if (/^limit\b/.test(what) && (name === "max" || name === "duration"))
+  if (/^`limit\b/.test(what) && (name === "max" || name === "duration"))
     return 'BullMQ\'s `max` and `duration` are `rate` here: { max: 10, duration: 1000 } is { rate: "10/s" }. ';
   const isAboutJobs = /\b(job|enqueue|schedule|work)\b/.test(what);
   return isAboutJobs && Object.hasOwn(BULLMQ_OPTIONS, name) ? `BullMQ's \`${name}\` is ${BULLMQ_OPTIONS[name]} here. ` : null;
