@@ -81,7 +81,7 @@ export class Values {
 }
 
 export function outputOf(stage: string, path: string): string {
-  return `For target ${JSON.stringify(pathText(path))} the output of stage "${stage}"`;
+  return `The output of stage "${stage}" for target ${JSON.stringify(pathText(path))}`;
 }
 
 export interface Yielded {

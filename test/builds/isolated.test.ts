@@ -51,7 +51,7 @@ describe("a stage in a process of its own", () => {
   test("an isolated stage whose output is not JSON fails at once with the place, and is charged", async () => {
     await using hf = await open(":memory:");
     const { spent, errors } = await (await hf.builds.start(bent)).done();
-    const message = 'For target "a" the output of stage "make".pages[0] is a Date, which JSON cannot represent exactly.';
+    const message = '`pages[0]` in the output of stage "make" for target "a" is a Date, which JSON cannot represent exactly.';
     assert.deepEqual(errors, [{ stage: "make", target: "a", message }]);
     assert.equal(spent.usd, 1);
   });

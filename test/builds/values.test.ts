@@ -9,19 +9,19 @@ const cycle: Record<string, unknown> = {};
 cycle["back"] = [cycle];
 
 /** What JSON has no word for, and where in `{ deep: [value] }` the error finds it. */
-const BENT: Record<string, [value: unknown, where: string]> = {
-  "a Date": [new Date(0), ".deep[0] is a Date"],
-  "a Map": [new Map([["a", 1]]), ".deep[0] is a Map"],
-  "a bigint": [1n, ".deep[0] is a bigint"],
-  NaN: [Number.NaN, ".deep[0] is NaN"],
-  Infinity: [Number.POSITIVE_INFINITY, ".deep[0] is Infinity"],
+const BENT: Record<string, [value: unknown, path: string, is: string]> = {
+  "a Date": [new Date(0), "deep[0]", "is a Date"],
+  "a Map": [new Map([["a", 1]]), "deep[0]", "is a Map"],
+  "a bigint": [1n, "deep[0]", "is a bigint"],
+  NaN: [Number.NaN, "deep[0]", "is NaN"],
+  Infinity: [Number.POSITIVE_INFINITY, "deep[0]", "is Infinity"],
   // oxlint-disable-next-line no-sparse-arrays
-  "a sparse array": [[1, , 2], ".deep[0][1] is undefined"],
-  "a cycle": [cycle, ".deep[0].back[0] is a cycle"],
-  "a class instance": [new Point(), ".deep[0] is a Point"],
-  "bytes inside of something": [new Uint8Array(1), ".deep[0] is a Uint8Array"],
-  "a match": ["abc".match(/b/), ".deep[0] is an array with properties of its own"],
-  "a symbol for a name": [{ [Symbol("s")]: 1 }, ".deep[0] is an object with a symbol for a name"],
+  "a sparse array": [[1, , 2], "deep[0][1]", "is undefined"],
+  "a cycle": [cycle, "deep[0].back[0]", "is a cycle"],
+  "a class instance": [new Point(), "deep[0]", "is a Point"],
+  "bytes inside of something": [new Uint8Array(1), "deep[0]", "is a Uint8Array"],
+  "a match": ["abc".match(/b/), "deep[0]", "is an array with properties of its own"],
+  "a symbol for a name": [{ [Symbol("s")]: 1 }, "deep[0]", "is an object with a symbol for a name"],
 };
 
 const GIVEN = Object.fromEntries(Object.entries(BENT).map(([what, [value]]) => [what, { deep: [value] }]));
@@ -43,7 +43,10 @@ for (const [as, bent] of Object.entries(BY)) {
     const { state, errors } = await here.build(bent.stage("never", {}, () => here.ran.push("never")));
     assert.equal(state, "FAILED");
     assert.deepEqual(errors.map(({ target }) => target).toSorted(), Object.keys(BENT).toSorted());
-    for (const { target, message } of errors) assert.ok(message.includes(BENT[target]?.[1] as string), message);
+    for (const { target, message } of errors) {
+      const [, path, is] = BENT[target] as (typeof BENT)[string];
+      assert.ok(message.includes(path) && message.includes(` ${is}`), message);
+    }
     assert.deepEqual(here.ran, []);
   });
 }
@@ -53,7 +56,8 @@ test("a value that JSON would change is rejected as an item, with its place", as
   for (const what of ["a Map", "a class instance"]) {
     const built = await here.build(pipeline("item").source(items(() => [GIVEN[what]], { id: () => "a" })));
     assert.equal(built.reason, "source_failed");
-    assert.equal(built.errors[0]?.message, `The item "a"${BENT[what]?.[1]}, which JSON cannot represent exactly.`);
+    const [, path, is] = BENT[what] as (typeof BENT)[string];
+    assert.equal(built.errors[0]?.message, `\`${path}\` in the item "a" ${is}, which JSON cannot represent exactly.`);
   }
 });
 

@@ -29,10 +29,11 @@ export function toJson(value: unknown, what: string): string | null {
   }
 }
 
-/** "The input" and ".a" are `input.a`. */
+/** "The input" and ".a" are `input.a`; "The output of stage "x"" and ".a" are `a` in the output of stage "x". */
 function placeText(what: string, path: string): string {
-  const name = path === "" ? undefined : /^The (\w+)$/.exec(what)?.[1];
-  return name === undefined ? `${what}${path}` : `\`${name}${path}\``;
+  if (path === "") return what;
+  const name = /^The (\w+)$/.exec(what)?.[1];
+  return name === undefined ? `\`${path.replace(/^\./, "")}\` in ${what.replace(/^The /, "the ")}` : `\`${name}${path}\``;
 }
 
 export function fromJson(text: string | null): unknown {
