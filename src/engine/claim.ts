@@ -99,8 +99,8 @@ function sourceOf(from: unknown): { queue: string } | { name: string } {
   return { name: checkName((from as AnyVersion).anyVersionOf, "The name") };
 }
 
-export function leaseOf(given: Duration): number {
-  const lease = toMillis(given, "lease");
+export function leaseOf(given: Duration, what = "lease"): number {
+  const lease = toMillis(given, what);
   if (lease >= 1) return lease;
   throw new HoldfastError("DURATION_INVALID", "The lease must be longer than 0 ms.", 'Give a lease, e.g. "30s".');
 }

@@ -248,14 +248,18 @@ function checkId(id: unknown): string {
 }
 
 export function noSuchJob(id: string): HoldfastError {
-  return new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been pruned; check the id and the database.");
+  return new HoldfastError(
+    "NO_SUCH_JOB",
+    `There is no job ${id}.`,
+    "Check the id and the database; the job may have been removed.",
+  );
 }
 
 function waitTimeout(id: string, timeout: number): HoldfastError {
   return new HoldfastError(
     "WAIT_TIMEOUT",
     `Job ${id} did not end within ${timeout} ms.`,
-    "Wait longer, or call jobs.get; the job continues.",
+    "Wait longer, or call jobs.get; the timeout does not affect the job.",
   );
 }
 

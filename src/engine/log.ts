@@ -29,12 +29,12 @@ function line(level: string, message: string, data?: object): string {
 export function logFailure(log: Log, claimed: Claimed, outcome: Outcome, decided: Next | undefined): void {
   if (decided === undefined || decided.error === null || outcome.kind === "later") return;
   const { id: job, name, attempt, policy } = claimed;
-  const hint = `hf.jobs.get("${job}") has the stack.`;
+  const hint = `hf.jobs.get("${job}") or \`holdfast jobs show "${job}"\` shows the stack.`;
   const about = { job, name, attempt, ...summarizeError(decided.error) };
   const failed = decided.error.code === "TIMEOUT" ? `timed out after ${durationText(policy.timeout)}` : "failed";
   if (decided.state === "pending") {
     const when = decided.delay === 0 ? "now" : `in ${durationText(decided.delay)}`;
-    return log.warn(`job "${name}" ${failed}; it is retried ${when}`, { ...about, hint });
+    return log.warn(`job "${name}" ${failed}; the next attempt starts ${when}`, { ...about, hint });
   }
   log.error(`job "${name}" ${failed}${decided.state === "quarantined" ? ", and is quarantined" : ""}`, { ...about, hint });
 }

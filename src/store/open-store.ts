@@ -141,7 +141,7 @@ function inFile(where: string, { driver = "node:sqlite", schema }: LocateOptions
   if (kind !== undefined) {
     throw new HoldfastError(
       "ADDRESS_INVALID",
-      `Holdfast cannot work on a ${kind}:// address.`,
+      `Holdfast cannot open a ${kind}:// address.`,
       'Give the path of a file, ":memory:", or postgres://user:password@host:5432/database.',
     );
   }

@@ -242,9 +242,9 @@ test("an output that is not JSON fails its target at once, with the place", asyn
   );
   assert.deepEqual(here.taken(), ["bigint", "date", "fine", "map"], "a value that cannot be kept is not retried");
   assert.deepEqual(built.errors.map(({ message }) => message).sort(), [
-    'For target "bigint" the output of stage "say" is a bigint, which JSON cannot represent exactly.',
-    'For target "date" the output of stage "say".at is a Date, which JSON cannot represent exactly.',
-    'For target "map" the output of stage "say" is a Map, which JSON cannot represent exactly.',
+    'The output of stage "say" for target "bigint" is a bigint, which JSON cannot represent exactly.',
+    'The output of stage "say" for target "map" is a Map, which JSON cannot represent exactly.',
+    '`at` in the output of stage "say" for target "date" is a Date, which JSON cannot represent exactly.',
   ]);
 });
 
@@ -265,7 +265,7 @@ test("nothing of an output that is not JSON is kept, except the cost of its atte
   assert.deepEqual([built.state, built.reason], ["FAILED", "targets_failed"]);
   assert.equal(
     built.errors[0]?.message,
-    'For target "a" the output of stage "make".pages[1].at is a Date, which JSON cannot represent exactly.',
+    '`pages[1].at` in the output of stage "make" for target "a" is a Date, which JSON cannot represent exactly.',
   );
   assert.deepEqual(built.spent, { usd: 2, tokens: 7 });
   assert.deepEqual([here.ran, counts(built, "make"), counts(built, "more")], [[], [0, 0, 1, 0], [0, 0, 0, 0]]);
@@ -373,7 +373,7 @@ test("invalid ids of items, and different items with one id, are reported", asyn
   assert.match(built.errors[0]?.message ?? "", /id/);
   const twice = await here.build(numbered(["a", "b", "a"]));
   assert.equal(twice.reason, "source_failed");
-  assert.match(twice.errors[0]?.message ?? "", /Two items have the id "a"/);
+  assert.match(twice.errors[0]?.message ?? "", /Two different items have the id "a"/);
 });
 
 function numbered(ids: unknown[]): Pipeline {

@@ -126,7 +126,7 @@ test("two different items with one id fail the build, and a plan, before either 
     .stage("read", {}, ({ input }) => (here.ran.push(input.id), input.text));
   const built = await here.build(docs);
   assert.deepEqual([built.state, built.reason], ["FAILED", "source_failed"]);
-  assert.match(built.errors[0]?.message ?? "", /Two items have the id "a"/);
+  assert.match(built.errors[0]?.message ?? "", /Two different items have the id "a"/);
   assert.deepEqual(here.taken(), []);
   await assert.rejects(here.hf.builds.plan(docs), refusal("TARGET_TWICE"));
   state.mails = [mail("a", "1", "one"), mail("b", "1", "two"), mail("a", "1", "one")];

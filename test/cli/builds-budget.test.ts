@@ -25,7 +25,7 @@ test("a build that would cost more than its budget pauses: exit code 3, and what
   );
   assert.match(
     stdout,
-    /is paused at its budget: \$0\.20 of \$0\.20 spent, and the next work item is estimated at \$0\.10\. The finished build is estimated to cost \$0\.40\./,
+    /is paused at its budget: \$0\.20 of \$0\.20 spent, and the next work item is estimated at \$0\.10\. The whole build is estimated to cost \$0\.40\./,
   );
   assert.match(
     stdout,
@@ -167,7 +167,7 @@ test("on a terminal progress is drawn in place, and a pause asks for a budget", 
   await said("(Enter leaves it paused): ");
   assert.match(seen, /New total budget: at least \$0\.20, about \$0\.20 to finish/);
   child.stdin.write("0.15\r");
-  await said("is already used up");
+  await said("is too small");
   child.stdin.write("1\r");
   const code = await new Promise<number>((resolve) => child.on("close", resolve));
   assert.equal(code, 0, seen);

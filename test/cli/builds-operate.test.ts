@@ -111,7 +111,7 @@ test("unlock refuses while the leader lives unless it is forced, and that is in 
 test("builds resume continues the build, by its file; with none it says what is missing", async () => {
   const { id } = await newest(place);
   const { error } = await place.json<JsonError>(["builds", "resume", id], 2);
-  assert.match(error.message, /is of pipeline "docs", and no config in this folder says where/);
+  assert.match(error.message, /belongs to pipeline "docs", which no config in this folder defines/);
   const { code, stdout } = await place.run(["builds", "resume", id, "--file", DOCS]);
   assert.equal(code, 0);
   assert.match(stdout, new RegExp(`SUCCESS docs build ${id}`));

@@ -55,7 +55,7 @@ test("plan says what would run, what is cached and what it costs, and leaves the
       "summarise    0       1        3  at most $0.30",
       "index        0       0        1          $0.00",
       "total        3       2        4  at most $0.30",
-      "unknown: work whose input another stage must make first.\n",
+      "unknown: work items whose input an earlier stage must produce first.\n",
     ].join("\n"),
   );
   assert.deepEqual(await readFile(place.db), before);

@@ -153,7 +153,7 @@ test("when its lease has ended another claims the job, and the first can neither
   ]) {
     const { error } = await place.json<JsonError>(args, 1);
     assert.equal(error.code, "LEASE_LOST");
-    assert.match(error.hint, /^Stop working on the job\. `holdfast jobs show \S+( --db \S+)?` shows who has it\.$/);
+    assert.match(error.hint, /^Stop working on the job\. `holdfast jobs show \S+( --db \S+)?` shows which worker holds it\.$/);
   }
   await place.json(["settle", next.claim, "--succeed", '"living"']);
   assert.equal((await hf.jobs.get(id))?.output, "living");

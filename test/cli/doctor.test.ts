@@ -32,7 +32,7 @@ test("holdfast doctor is one page of what stands out, what mends it, and how eve
   assert.match(page.stdout, /warning {1}The lock door of anna has run out\.\n +→ holdfast unlock door\n/);
   assert.match(page.stdout, /\nsettings +journal_mode=wal synchronous=2 /);
   assert.match(page.stdout, /\ncrashes +none so far$/m);
-  assert.match(page.stdout, /\naudit +\d+ entr(y|ies), whole\n/);
+  assert.match(page.stdout, /\naudit +\d+ entr(y|ies), complete\n/);
   await place.json(["backup"]);
   await place.json(["unlock", "door"]);
   const { ok, found, versions, seen } = await place.json<Answer>(["doctor"]);

@@ -165,6 +165,7 @@ test("a number, a date or a duration that is none is wrong usage, before anythin
     [["enqueue", "echo", "--run-at", "-5"], /Give a date/],
     [["enqueue", "echo", "--delay", "-5"], /must be a duration/],
     [["claim", "echo", "--worker", "w", "--wait", "x"], /must be a duration/],
+    [["claim", "echo", "--worker", "w", "--lease", "5"], /--lease must be a duration, got "5"/],
     [["recover", "--expired-for", "-1m"], /must be a duration/],
   ];
   const cases = selectFrom(known, 2);

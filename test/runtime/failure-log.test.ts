@@ -27,7 +27,7 @@ suite("failing jobs are logged", () => {
     const about = { job: id, name: "flaky", error: "TypeError: no connection" };
     assert.deepEqual(
       logged.map(({ level, message }) => [level, message]),
-      [["warn", 'job "flaky" failed; it is retried in 2s']],
+      [["warn", 'job "flaky" failed; the next attempt starts in 2s']],
     );
     assert.deepEqual(pick(logged[0]?.data), { ...about, attempt: 1 });
     assert.match(JSON.stringify(logged[0]?.data), /"at":"[^"]*failure-log\.test\.ts/);
@@ -78,7 +78,7 @@ suite("failing jobs are logged", () => {
     assert.deepEqual(
       logged.map(({ level, message }) => [level, message]),
       [
-        ["warn", 'job "slow" timed out after 3s; it is retried in 1s'],
+        ["warn", 'job "slow" timed out after 3s; the next attempt starts in 1s'],
         ["error", 'job "slow" timed out after 3s'],
       ],
     );

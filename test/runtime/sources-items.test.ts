@@ -53,7 +53,7 @@ describe("items", () => {
     assert.equal((await listed(() => twice(1))).length, 2_002);
     await assert.rejects(
       listed(() => twice(2)),
-      { code: "TARGET_TWICE", message: 'Two items have the id "a", and they are not the same.', hint: /a unique id/ },
+      { code: "TARGET_TWICE", message: 'Two different items have the id "a".', hint: /a unique id/ },
     );
     const byVersion: Options = { ...BY_ID, version: (value) => String((value as { x: number }).x) };
     await assert.rejects(
@@ -130,7 +130,7 @@ describe("items", () => {
     ["an id of half a character", { id: "\ud800" }, {}, "TARGET_ID_INVALID", /ud800/],
     ["an id that is too long", { id: "ä".repeat(1_001) }, {}, "TARGET_ID_INVALID", /2002 bytes/],
     ["an id with a zero", { id: "a\0" }, {}, "TEXT_INVALID", /U\+0000/],
-    ["a date in it", { id: "a", at: new Date(0) }, {}, "NOT_JSON", /item "a"\.at is a Date/],
+    ["a date in it", { id: "a", at: new Date(0) }, {}, "NOT_JSON", /^`at` in the item "a" is a Date/],
     ["no value", undefined, { id: () => "a" }, "SOURCE_INVALID", /item "a" is undefined/],
     [
       "a version that is not a string",

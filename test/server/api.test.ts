@@ -43,7 +43,7 @@ for (const store of STORES) {
       assert.deepEqual(await errorOf(await one.fetch("api/v1/jobs/absent")), {
         status: 404,
         code: "NO_SUCH_JOB",
-        hint: "It may have been pruned; check the id and the database.",
+        hint: "Check the id and the database; the job may have been removed.",
       });
     });
 

@@ -29,7 +29,7 @@ interface ClaimOptions {
 export function claimCommand(parent: Command): void {
   addCommand(parent, "claim", {
     description:
-      "Claim a job by hand, and print the job and its claim, a text for `renew` and `settle`. No other worker gets the " +
+      "Claim a job by hand, and print the job and its claim, a string for `renew` and `settle`. No other worker gets the " +
       "job before the lease expires, even if the script that claimed it dies. A job with an expired lease is reclaimed. " +
       "Exit code 1: there is no job.",
     examples: ["holdfast claim reviews --json", "holdfast claim --name review --worker anna --lease 10m --wait 30s --shell"],
@@ -43,7 +43,7 @@ export function claimCommand(parent: Command): void {
     .option("--shell", "print variables for a shell's eval: CLAIM, JOB_ID, JOB_INPUT …")
     .action(async (queue: string | undefined, options: ClaimOptions, command: Command) => {
       const from = sourceOf(queue, options.name);
-      const lease = leaseOf(options.lease as Duration);
+      const lease = leaseOf(options.lease as Duration, "--lease");
       const wait = options.wait === undefined ? undefined : toMillis(options.wait as Duration, "--wait");
       if (options.shell && isJson(command)) throw new HoldfastError("USAGE", "Both --shell and --json were given.", "Give one.");
       using over = untilInterrupted();
@@ -193,7 +193,7 @@ async function explainLost<T>(done: Promise<T>, { id }: HeldClaim, command: Comm
   } catch (error) {
     if (!(error instanceof LeaseLostError)) throw error;
     const show = `holdfast jobs show ${id}${sameDatabase(command)}`;
-    throw new HoldfastError("LEASE_LOST", error.message, `Stop working on the job. \`${show}\` shows who has it.`, {
+    throw new HoldfastError("LEASE_LOST", error.message, `Stop working on the job. \`${show}\` shows which worker holds it.`, {
       cause: error,
     });
   }

@@ -182,7 +182,7 @@ function factsText({ versions, databaseId, seen, lastReport }: Examined): string
   add("size", size && `${bytesText(size.bytes)}, ${bytesText(size.unused)} unused`);
   add("disk", disk && `${disk.folder}, ${disk.network ?? "local"}, ${bytesText(disk.free)} free`);
   add("settings", seen.settings.length === 0 ? null : seen.settings.map(({ name, value }) => `${name}=${value}`).join(" "));
-  add("log", wal && `${bytesText(wal.bytes)} in use, ${bytesText(wal.copied)} copied${pinnedText(wal.readers)}`);
+  add("wal", wal && `${bytesText(wal.bytes)} in use, ${bytesText(wal.copied)} checkpointed${pinnedText(wal.readers)}`);
   const isOpen = databaseId !== null;
   add("processes", isOpen ? `${numberText(seen.processes.length - dead)} alive, ${numberText(dead)} dead` : null);
   const stale = seen.locks.filter((lock) => lock.stale).length;
@@ -193,7 +193,7 @@ function factsText({ versions, databaseId, seen, lastReport }: Examined): string
     artifacts &&
       `${numberText(artifacts.there)}, ${numberText(artifacts.orphaned)} orphaned, ${numberText(artifacts.missing.length)} missing`,
   );
-  add("audit", audit && `${plural(audit.entries, "entry", "entries")}, ${audit.fault === null ? "whole" : "broken"}`);
+  add("audit", audit && `${plural(audit.entries, "entry", "entries")}, ${audit.fault === null ? "complete" : "broken"}`);
   add(
     "backups",
     backups &&

@@ -29,7 +29,7 @@ export function jobsCommand(parent: Command): void {
     examples: ["holdfast jobs retry 1p0k9r3zq00000007", "holdfast jobs retry --state failed --queue mail --error timeout"],
     done: "retried",
     act: ({ hf }, id) => hf.jobs.retry(id),
-    refuse: ({ state }) => `It is ${state}; only failed and quarantined jobs can be retried.`,
+    refuse: ({ state }) => `Its state is ${state}; only failed and quarantined jobs can be retried.`,
   });
   addAction(jobs, "cancel", {
     summary: "cancel jobs that have not finished",
@@ -38,7 +38,7 @@ export function jobsCommand(parent: Command): void {
     examples: ["holdfast jobs cancel 1p0k9r3zq00000007", "holdfast jobs cancel --tag import --yes"],
     done: "cancelled",
     act: ({ hf }, id) => hf.jobs.cancel(id),
-    refuse: ({ state }) => `It is ${state} already.`,
+    refuse: ({ state }) => `It has already finished (${state}).`,
   });
   addAction(jobs, "remove", {
     summary: "remove finished jobs for good",
@@ -46,7 +46,7 @@ export function jobsCommand(parent: Command): void {
     examples: ["holdfast jobs remove 1p0k9r3zq00000007", "holdfast jobs remove --state succeeded --finished-before 2026-01-01"],
     done: "removed",
     act: ({ operator }, id) => operator.remove(id),
-    refuse: ({ state }) => `It is ${state}; only finished jobs can be removed.`,
+    refuse: ({ state }) => `Its state is ${state}; only finished jobs can be removed.`,
   });
 }
 
@@ -234,7 +234,7 @@ function addQuarantineAction(quarantine: Command, name: string, { done, act, isF
       return actOnJobs(hf, chosen, {
         done,
         act: async (id) => (await hf.jobs.get(id))?.state === "quarantined" && act(database, id),
-        refuse: ({ state }) => `It is ${state}, not quarantined.`,
+        refuse: ({ state }) => `Its state is ${state}, not quarantined.`,
       });
     }),
   );

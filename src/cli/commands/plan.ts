@@ -47,7 +47,7 @@ function page(plan: Plan): string {
     ...plan.warnings.map((warning) => paint("yellow", `warning: ${warning}`)),
     table(columns(total), [...rows, total]),
     ...(plan.removed === 0 ? [] : [`${plural(plan.removed, "target is", "targets are")} gone, and would be removed.`]),
-    ...(total.unknown === 0 ? [] : [paint("dim", "unknown: work whose input another stage must make first.")]),
+    ...(total.unknown === 0 ? [] : [paint("dim", "unknown: work items whose input an earlier stage must produce first.")]),
     ...(incomplete ? [paint("dim", "?: the cost of a stage without an estimate is known after its first run.")] : []),
     ...(total.run + total.unknown + plan.removed === 0 ? [paint("green", "Nothing would run: all results are up to date.")] : []),
   ].join("\n");

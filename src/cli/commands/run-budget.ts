@@ -36,7 +36,7 @@ export function pausedText(row: BuildRow, build: Build, toFinish: Amount | null 
   const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused at its budget: ${spentText(build.spent, build.budget)} spent`;
   const refused = row.refused.micros + row.refused.tokens;
   const next = refused === 0 ? "" : `, and the next work item is estimated at ${amountText(row.refused)}`;
-  const finish = toFinish === null ? "" : ` The finished build is estimated to cost ${limitedOf(row, toFinish)}.`;
+  const finish = toFinish === null ? "" : ` The whole build is estimated to cost ${limitedOf(row, toFinish)}.`;
   return paint("yellow", `${what}${next}.${finish}`);
 }
 

@@ -160,15 +160,15 @@ async function findPipelineOf(
   if (found === null) {
     throw new HoldfastError(
       "USAGE",
-      `Build ${id} is of pipeline "${name}", and no config in this folder says where it is defined.`,
-      "Give --file with the module whose default export it is.",
+      `Build ${id} belongs to pipeline "${name}", which no config in this folder defines.`,
+      "Give --file FILE, the module whose default export is that pipeline.",
     );
   }
   if (found.pipeline.name === name) return found;
   throw new HoldfastError(
     "USAGE",
-    `Build ${id} is of pipeline "${name}", and ${found.file} exports "${found.pipeline.name}".`,
-    "Give --file with the module whose default export it is.",
+    `Build ${id} belongs to pipeline "${name}", but ${found.file} exports "${found.pipeline.name}".`,
+    "Give --file FILE, the module whose default export is that pipeline.",
   );
 }
 

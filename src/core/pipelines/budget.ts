@@ -128,7 +128,7 @@ export function approveBudget({ budget, spent }: Ledger, cost: unknown, refused:
     if (!exceeds(needed, next[unit])) continue;
     throw new HoldfastError(
       "BUDGET_TOO_SMALL",
-      `A budget of ${unitText(unit, next[unit] ?? 0)} is already used up: ${unitText(unit, spent[unit])} of it are spent, ` +
+      `A budget of ${unitText(unit, next[unit] ?? 0)} is too small: ${unitText(unit, spent[unit])} is already spent, ` +
         `and the next work item is estimated at ${unitText(unit, refused[unit])}.`,
       `Give a new total of at least ${unitText(unit, needed)}.`,
     );
@@ -234,7 +234,7 @@ export function refusedToken(refusal: TokenRefusal, { id, state }: MovingBuild):
       return new HoldfastError(
         "TOKEN_NEEDED",
         "The build is paused at its budget; resuming it needs a confirmation token.",
-        `Give the token that was printed when the build paused, and a new budget. ${MINT_HINT}`,
+        `Give { token, budget }: the token of the paused build, which build.done() returned, and a new total. ${MINT_HINT}`,
       );
     case "TOKEN_MALFORMED":
       return new HoldfastError(

@@ -39,7 +39,7 @@ function refuseOther(seen: Map<string, number>, { id, hash: version }: ListedIte
   if (before === mark) return;
   throw new HoldfastError(
     "TARGET_TWICE",
-    `Two items have the id ${JSON.stringify(id)}, and they are not the same${source.version === null ? "" : ": their versions differ"}.`,
+    `Two different items have the id ${JSON.stringify(id)}${source.version === null ? "" : ": their versions differ"}.`,
     "Give each item a unique id. If items change during the listing, list them from one snapshot.",
   );
 }
