@@ -127,7 +127,7 @@ test("a dead leader's lead goes without force, and its build can be abandoned", 
   await run.ended;
   const { stdout } = await place.run(["status"]);
   assert.match(stdout, new RegExp(`ACTIVE .* pid ${run.child.pid} on \\S+, which is dead\n`));
-  assert.match(stdout, /! a build of docs was interrupted and waits for its next run +holdfast builds resume/);
+  assert.match(stdout, /! a build of docs was interrupted and waits for its next run +→ holdfast builds resume/);
   assert.doesNotMatch(stdout, /holdfast work FILES/, "a worker does not continue the build");
   const unlocked = await place.json<{ forced: boolean }>(["unlock", "docs"]);
   assert.equal(unlocked.forced, false);

@@ -75,7 +75,7 @@ test("status shows queues, workers, locks, recoveries and alarms; health says wh
   const page = await place.run(["status"]);
   assert.match(page.stdout, /\norphan +1 +0 +0 +0 +0 +\d+s {2}No live process runs version 1 of job "orphan"\.\n/);
   assert.match(page.stdout, /work\.db {2}1 pending · 1 running · 1 done\/min · 1 worker\n/);
-  assert.match(page.stdout, /\n! 1 job failed +holdfast jobs list --state failed\n/);
+  assert.match(page.stdout, /\n! 1 job failed +→ holdfast jobs list --state failed\n/);
   assert.match(page.stdout, /\nQUEUE +PENDING +RUNNING +DONE\/MIN +SUCCEEDED +FAILED +OLDEST +WHY\nhang +0 +1 +0 +0 +0 +–\n/);
   assert.match(page.stdout, /\nLOCK +HOLDER +SINCE +EXPIRES\nnightly +anna +\d+s +in \d+m\n/);
   assert.ok(!page.stdout.includes(ESCAPE), "a pipe gets no colours");
@@ -98,7 +98,7 @@ test("without a worker alive, waiting and left-behind jobs are alarms, and healt
   );
   const plain = await place.run(["status"], { env: { NO_COLOR: "1" } });
   assert.ok(!plain.stdout.includes(ESCAPE));
-  assert.match(plain.stdout, /\n! 1 job was left running by a process that died {2}holdfast recover\n/);
+  assert.match(plain.stdout, /\n! 1 job was left running by a process that died {2}→ holdfast recover\n/);
   assert.match(plain.stdout, / dead +\d+s +1\n/);
 });
 
@@ -125,7 +125,7 @@ test("the advice of status can be pasted: it names the database that was named, 
     await drain(hf, [bad]);
     await hf.close();
     const { stdout } = await place.run(["status", "--db", db]);
-    const advice = /^! 1 job failed +(holdfast .*)$/m.exec(stdout)?.[1] ?? "";
+    const advice = /^! 1 job failed +→ (holdfast .*)$/m.exec(stdout)?.[1] ?? "";
     assert.match(advice, /--db '/);
     const bin = fileURLToPath(new URL("../../bin/holdfast.js", import.meta.url));
     const pasted = advice.replace(/^holdfast/, `'${process.execPath}' '${bin}'`);

@@ -187,11 +187,11 @@ function alarmsText(alarms: readonly Alarm[]): string {
   const messages = alarms.map(({ message }) => oneLine(message));
   const width = Math.max(0, ...messages.map(({ length }) => length));
   // A hint that does not fit beside its message goes below it, so that it can be copied as one line.
-  const isNarrow = alarms.some(({ hint }) => width + hint.length + 4 > terminalWidth());
+  const isNarrow = alarms.some(({ hint }) => width + hint.length + 6 > terminalWidth());
   return alarms
     .map(({ grave, hint }, i) => {
       const message = paint(grave ? "red" : "yellow", `! ${isNarrow ? messages[i] : messages[i]?.padEnd(width)}`);
-      return `${message}${isNarrow ? "\n    " : "  "}${paint("dim", hint)}`;
+      return `${message}${isNarrow ? "\n    " : "  "}${paint("dim", `→ ${hint}`)}`;
     })
     .join("\n");
 }
