@@ -256,7 +256,7 @@ export const ALARM_CODES = [
   "COMMITS_MISSING",
   "BUILD_PAUSED",
   "BUILD_CRASHED",
-  "NOBODY_WORKS",
+  "NO_WORKER",
   "NAME_NOT_WORKED",
   "LEFT_BEHIND",
   "RECOVERY_FAILED",
@@ -309,7 +309,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     const orphan = overview.builds.find(isOrphaned);
     const needed = open.filter((queue) => queue.counts.pending > 0 && !hasQueue(orphan, queue.name));
     const hint = orphan !== undefined && needed.length === 0 ? `holdfast builds resume ${orphan.id}` : "holdfast work FILES…";
-    alarms.push(alarm("NOBODY_WORKS", true, message, hint));
+    alarms.push(alarm("NO_WORKER", true, message, hint));
   } else {
     alarms.push(...unworkedAlarms(overview.unworked));
   }

@@ -26,7 +26,7 @@ test("a process that only enqueues does not count as a worker", async () => {
   const health = await place.json<{ ok: boolean; reasons: { code: string; message: string }[] }>(["health"], 1);
   assert.deepEqual(
     health.reasons.map(({ code, message }) => [code, message]),
-    [["NOBODY_WORKS", "1 job is pending and no worker runs"]],
+    [["NO_WORKER", "1 job is pending and no worker runs"]],
   );
   const status = await place.json<Line>(["status"]);
   assert.deepEqual(

@@ -171,7 +171,7 @@ const LINKS: Record<string, string> = {
   FAILED: hrefOf("jobs", { state: "failed" }),
   QUARANTINED: hrefOf("jobs", { state: "quarantined" }),
   WAITING_LONG: hrefOf("jobs", { state: "pending" }),
-  NOBODY_WORKS: hrefOf("jobs", { state: "pending" }), // ruled-out-word-ok
+  NO_WORKER: hrefOf("jobs", { state: "pending" }),
   NAME_NOT_WORKED: hrefOf("jobs", { state: "pending" }),
   BUILD_PAUSED: hrefOf("builds", { state: "BUDGET_PAUSE" }),
   BUILD_CRASHED: hrefOf("builds"),
