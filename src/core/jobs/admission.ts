@@ -21,7 +21,6 @@ export interface NewJob {
 export interface JobLookup {
   /** The name of the job with this id; chosen ids are remembered after their job was removed. */
   nameOf(id: string): string | undefined;
-  /** The current or final state of the job with this id; undefined: unknown id. */
   upstream(id: string): Upstream | undefined;
   holderOf(name: string, key: string): string | undefined;
 }
@@ -122,10 +121,7 @@ const ENDED_AS: Record<FinishedState, string> = {
   quarantined: "was quarantined",
 };
 
-/**
- * The job that a replacing enqueue changes: the one that waits behind the job with the key, else that job unless it runs.
- * Undefined: it adds a job.
- */
+/** The job that a replacing enqueue changes: the one behind the key's job, else that job unless it runs; or none. */
 export function replacedJob<T extends { state: JobState }>(holder: T | undefined, behind: T | undefined): T | undefined {
   return behind ?? (holder?.state === "running" ? undefined : holder);
 }

@@ -3,14 +3,12 @@ import { type Log, toStorable } from "../text/text.ts";
 import type { Job, JobError } from "./job.ts";
 import { crashError, type Next, type Outcome, stallError } from "./retry.ts";
 
-/** Attempts that did not succeed and are kept of each job, unless its queue says otherwise. */
 export const DEFAULT_ATTEMPTS_KEPT = 20;
 
 /** How an attempt ended. A stall, or a restart of the host, counts as "crashed"; a worker that stops releases its attempts. */
 export type AttemptOutcome = (typeof ATTEMPT_OUTCOMES)[number];
 export const ATTEMPT_OUTCOMES = ["running", "succeeded", "failed", "released", "crashed", "timed-out", "cancelled"] as const;
 
-/** One attempt of a job. */
 export interface AttemptView {
   /** Number of the attempt, as its handler saw it; an attempt that was not charged shares its number with the next one. */
   attempt: number;
@@ -26,7 +24,6 @@ export interface AttemptView {
   log?: LogLine[];
 }
 
-/** A line that a handler has logged. */
 export interface LogLine {
   at: number;
   level: Exclude<keyof Log, "debug">;
@@ -55,7 +52,6 @@ function jsonOrText(data: unknown): string {
   }
 }
 
-/** What the history keeps of an attempt's end, beside what the job's row says about the attempt. */
 export interface AttemptEnding {
   outcome: Exclude<AttemptOutcome, "running" | "succeeded">;
   error: JobError | null;

@@ -7,7 +7,6 @@ import { EVENT_TYPES, type EventType } from "./event-types.ts";
 import type { FinishedState, JobError } from "./job.ts";
 import type { Next } from "./retry.ts";
 
-/** What happened, as sinks and subscribers get it. */
 export interface Event {
   /** Rises with each event of a database. */
   seq: number;
@@ -16,7 +15,6 @@ export interface Event {
   at: number;
   /** The same for every delivery of this event, and for no other event. */
   dedupeKey: string;
-  /** The id of the job it is about. */
   job?: string;
   build?: string;
   data: unknown;
@@ -24,10 +22,7 @@ export interface Event {
 
 export { EVENT_TYPES, type EventType };
 
-/**
- * Rejects types that no event has, which a subscriber would wait for without end; and "jobs.*", which would match only
- * "jobs.removed" and "jobs.matched", and none of the events "job.*" that its author means.
- */
+/** Rejects types that no event has: a subscriber would wait for ever; and "jobs.*", whose author means "job.*". */
 export function checkEventTypes(types: readonly string[]): void {
   for (const type of types) {
     if (type !== "jobs.*" && EVENT_TYPES.some((known) => matchesEventType(known, [type]))) continue;

@@ -22,7 +22,6 @@ export const WAIT_REASONS = [
 export interface Explanation {
   state: JobState;
   reason: (typeof WAIT_REASONS)[number];
-  /** One sentence for people. */
   message: string;
   /** When the reason ends by itself, as far as is known. */
   until?: number;
@@ -33,7 +32,6 @@ export interface Explanation {
   jobs?: string[];
 }
 
-/** Jobs before it in its queue are counted up to this many. */
 export const MAX_AHEAD = 10_000;
 
 export interface LimitFacts extends Usage {
@@ -43,7 +41,6 @@ export interface LimitFacts extends Usage {
   isHere: boolean;
 }
 
-/** What a store reads about one job. */
 export interface JobFacts {
   job: Job;
   version: number;
@@ -194,7 +191,6 @@ const PERIODS: readonly (readonly [millis: number, unit: string])[] = [
   [86_400_000, "d"],
 ];
 
-/** As `rate` of a limit says it. */
 function rateText({ starts, per }: Rate): string {
   const unit = PERIODS.find(([millis]) => millis === per)?.[1];
   return unit === undefined ? `${starts} per ${durationText(per)}` : `${starts}/${unit}`;

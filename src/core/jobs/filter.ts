@@ -15,7 +15,6 @@ export interface JobFilter {
   input?: Record<string, string | number | boolean | null>;
   /** Created at this time or later. */
   createdAfter?: Date | number;
-  /** Created before this time. */
   createdBefore?: Date | number;
   finishedAfter?: Date | number;
   finishedBefore?: Date | number;

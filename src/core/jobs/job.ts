@@ -38,7 +38,6 @@ export function mayMove(move: JobMove, from: JobState): boolean {
   return JOB_MOVES[move].from.includes(from);
 }
 
-/** What went wrong, as it is stored and shown. */
 export interface JobError {
   name: string;
   message: string;
@@ -46,7 +45,6 @@ export interface JobError {
   stack?: string;
 }
 
-/** A job as a reader sees it. */
 export interface Job<In = unknown, Out = unknown> {
   id: string;
   name: string;
@@ -70,7 +68,6 @@ export interface Job<In = unknown, Out = unknown> {
   /** Of a running job: where its process runs; not of a claim by hand that no process renews. */
   host?: string;
   pid?: number;
-  /** Of a running job: when its lease ends, unless it is renewed before. */
   leaseExpiresAt?: number;
 }
 
@@ -153,7 +150,6 @@ interface Bound<Answer> {
   (named: Record<string, SqlValue>): Answer;
 }
 
-/** The transaction that records an attempt's success, open for rows of the user's own tables. */
 export interface CommitTx {
   /** The connection, on SQLite; on PostgreSQL reading it throws TX_INVALID. */
   readonly db: TransactionHandle;
@@ -161,15 +157,10 @@ export interface CommitTx {
   query(text: string, values?: unknown[]): Promise<{ rows: unknown[] }>;
 }
 
-/**
- * Writes rows of the user's own tables in the transaction that records the attempt's success: fenced, exactly once, or not
- * at all. On SQLite it is synchronous and uses `tx.db`; on PostgreSQL it may await `tx.query`.
- */
+/** Writes the user's own rows in the transaction that records the success, or not at all; synchronous on SQLite. */
 export type CommitRows = (tx: CommitTx) => void | Promise<void>;
 
-/**
- * Changes of a target's bytes while it was processed. A file that keeps changing is given up: each time may have cost money.
- */
+/** Changes of a target's bytes during processing. A file that keeps changing is given up: each run may cost money. */
 export interface FileChurn {
   times: number;
   waited: boolean;

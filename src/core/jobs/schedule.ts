@@ -2,10 +2,8 @@ import { Cron } from "croner";
 import { HoldfastError } from "../text/errors.ts";
 import { describeValue } from "../text/options.ts";
 
-/** What is enqueued when. */
 export interface Schedule {
   key: string;
-  /** The job's name. */
   job: string;
   cron: string;
   timezone: string;

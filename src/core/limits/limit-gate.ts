@@ -61,12 +61,10 @@ export interface LimitChanges extends LimitMoves {
 }
 
 /**
- * Limits over all workers. A pending job passes its limits in the order of its row; where it cannot, it is parked there,
- * outside the index that claims read. Per lane, at most MAX_READY_JOBS jobs pass a limit: so a million jobs of one key
- * neither block nor slow the others. Jobs that finish, and tokens of a rate that return, let the next ones pass.
- *
- * The gate decides on rows in memory. The store loads the counters that an operation uses, calls `refill` and loads parked
- * jobs until no usage wants any, and writes the changes. The rows stay in memory until another process changes them.
+ * Limits over all workers. A pending job passes its limits in order; where it cannot, it is parked, outside the index that
+ * claims read. Per lane, at most MAX_READY_JOBS jobs pass a limit, so a million jobs of one key do not slow the others. The gate
+ * decides on rows in memory, which stay there until another process changes them. The store loads the counters of an operation,
+ * calls `refill` and loads parked jobs until no usage wants any, and writes the changes.
  */
 export class LimitGate {
   now = 0;
@@ -86,7 +84,6 @@ export class LimitGate {
     this.#ruleOf = ruleOf;
   }
 
-  /** How many counters are loaded. */
   get size(): number {
     let size = 0;
     for (const { size: counters } of this.#counters.values()) size += counters;
@@ -197,10 +194,7 @@ export class LimitGate {
     this.#use(this.#counter(rule, key));
   }
 
-  /**
-   * Lets parked jobs pass where slots are free. Answers the usages whose next parked jobs must be loaded first, and how many
-   * of them can pass.
-   */
+  /** Lets parked jobs pass where slots are free. Returns the usages that need parked jobs loaded, and how many. */
   refill(): Map<LaneUsage, number> {
     const wanted = new Map<LaneUsage, number>();
     // A job that passes here may be parked at a later limit, or have waited there: the set grows while it is read.
@@ -283,8 +277,7 @@ export class LimitGate {
       if (isFull && (joined >= window || usage.passed === 0 || !canJoin(ready, window))) break;
       const [job] = usage.first;
       if (job === undefined) return void wanted.set(usage, window - ready);
-      // A job that comes before the ready ones in claim order must not wait behind them: it has a higher priority, or was
-      // returned.
+      // A job that precedes the ready ones in claim order (higher priority, or returned) must not wait behind them.
       if (isFull && !comesBeforeLastPassed(job, usage)) break;
       if (isFull) joined++;
       this.#unpark(usage, job);

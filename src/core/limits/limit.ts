@@ -90,9 +90,7 @@ function clampBucket(rate: Rate, bucket: number, now: number): number {
   return Math.min(Math.max(bucket, now), now + refillMs(rate));
 }
 
-/**
- * In 1,024ths, which doubles hold exactly. Rounded down, so that all starts are back in time; up where that raised the rate.
- */
+/** In 1,024ths, which doubles hold exactly. Rounds down, so that starts return in time; up if that raised the rate. */
 function msPerStart({ starts, per }: Rate): number {
   const exact = (per * 1_024) / starts;
   return (exact < 1_024 ? Math.ceil(exact) : Math.floor(exact)) / 1_024;

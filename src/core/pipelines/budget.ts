@@ -267,7 +267,6 @@ export function refusedToken(refusal: TokenRefusal, { id, state }: MovingBuild):
   }
 }
 
-/** What something costs, as people write it. */
 export interface Cost {
   usd?: number;
   tokens?: number;

@@ -4,10 +4,8 @@ import { HoldfastError } from "../text/errors.ts";
 import { fileGlobs, type Glob, ignoreGlobs, onlyGlob } from "../text/glob.ts";
 import { checkStorable } from "../text/text.ts";
 
-/** One item that a pipeline works on. */
 export interface Target {
   readonly id: string;
-  /** Of its content. */
   readonly hash: string;
   /** What it was expanded from. */
   readonly parent?: Target;
@@ -20,7 +18,6 @@ export interface FileTarget extends Target {
   stream(): Readable;
 }
 
-/** What finds targets. */
 export interface Source<T extends Target, In> {
   readonly types?: { target: T; input: In };
 }

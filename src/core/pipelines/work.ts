@@ -192,9 +192,7 @@ export function isShortEnough(id: string): boolean {
   return id.length * 3 <= MAX_ID_BYTES || Buffer.byteLength(id) <= MAX_ID_BYTES;
 }
 
-/**
- * `json:` and `bytes:` differ, so that a text never equals its bytes; `members:` is a gather's input or an expand's children.
- */
+/** `json:` and `bytes:` keep a text apart from its bytes; `members:`: a gather's input or an expand's children. */
 export type ValueHash = `${"json" | "bytes" | "members" | "item"}:${string}` | "none";
 
 export function valueHash(stored: string | Uint8Array | null): ValueHash {

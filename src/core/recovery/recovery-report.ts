@@ -1,22 +1,17 @@
 import type { Reclaimed } from "../jobs/retry.ts";
 
-/** What was found after a crash, and what was done about it. */
 export interface CrashRecoveryReport {
-  /** When everything was reclaimed. */
   recoveredAt: number;
   /** Processes that ended without unregistering. */
   crashed: CrashedProcess[];
   /** Time until everything was reclaimed, without the checks after that, which block no worker. */
   recoveryDurationMs: number;
-  /** What is wrong, in words. */
   errors: string[];
-  /** True: no errors. */
   wasSuccessful: boolean;
   /** Jobs reclaimed from the crashed processes, whatever became of them. */
   jobsRecovered: number;
   /** All pending jobs once everything was reclaimed. */
   jobsPending: number;
-  /** Jobs that the crashed processes were running. */
   jobsRunningBeforeCrash: number;
   jobsResetToPending: number;
   jobsQuarantined: number;
@@ -51,7 +46,6 @@ export const NO_COUNTS = {
   recoveryDurationMs: 0,
 };
 
-/** What one transaction of a recovery adds to its report. */
 export type RecoveryCounts = Record<keyof typeof NO_COUNTS, number>;
 
 export function jobCounts({ entries, quarantined, failed, replaced }: Reclaimed): Partial<RecoveryCounts> {

@@ -1,10 +1,6 @@
 import { HoldfastError } from "./errors.ts";
 
-/**
- * Text of a JSON value; null for `undefined`. Rejects what would not come back unchanged (Date, Map, bigint, NaN, holes,
- * class instances, cycles): a handler must get what the caller gave. A property whose value is `undefined` is absent, as in
- * JSON.
- */
+/** JSON text; null for `undefined`. Rejects what would not come back unchanged: handlers get what callers gave. */
 export function toJson(value: unknown, what: string): string | null {
   if (value === undefined) return null;
   const walk: Traversal = { above: [], hasMinusZero: false, isKey: false };
@@ -156,11 +152,7 @@ export class Secret {
   }
 }
 
-/**
- * Canonical text of a JSON value, for hashing: keys sorted, no spaces. Rejects what JSON would drop or change, also a
- * property that is `undefined`: a key that silently lacks a part would reuse results of other settings. `what` names the
- * value in errors: `key.model.temperature`.
- */
+/** Canonical text for hashing. Rejects `undefined` too: a key without a part would reuse results of other settings. */
 export function canonicalJson(value: unknown, what: string): string {
   const bent = findUnrepresentable(value, { above: [], hasMinusZero: false, isKey: true });
   if (bent !== null) {

@@ -207,10 +207,7 @@ type ArgumentCounts<T> = {
   [K in MethodName<T>]: T[K] extends (...args: infer A) => unknown ? Required<A>["length"] : never;
 };
 
-/**
- * Makes the methods reject surplus arguments, which JavaScript ignores silently. `where` stands before their names in errors.
- * `before`: called before each method; an asynchronous generator calls it itself, when it is first read.
- */
+/** Makes methods reject surplus arguments. `before`: called before each; an async generator calls it when read. */
 export function limitArguments<T extends object>(
   methods: T,
   where: string,
