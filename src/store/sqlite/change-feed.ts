@@ -182,7 +182,7 @@ function hasSignalFile(path: string): boolean {
   return file !== null;
 }
 
-/** Announces commits. Errors are ignored: other processes also check by themselves. */
+/** Announces commits; ignores errors, because other processes also check by themselves. */
 class CommitSignal {
   readonly #path: string;
   #file: number | null = null;

@@ -7,7 +7,6 @@ import { noSqlite, refuseOldSqlite } from "./open.ts";
 
 export type DriverName = "node:sqlite" | "better-sqlite3";
 export type Value = string | number | null;
-/** By position, or an object with all of them by name. */
 type Param = Value | Record<string, Value>;
 
 /** What the store needs of a SQLite library. Hot statements bind by position: named binding alone halves the insert rate. */

@@ -33,7 +33,6 @@ function isOneOf(...faults: SqliteFault[]): (error: unknown) => boolean {
 }
 
 export const isBusy = isOneOf("BUSY", "LOCKED");
-/** Whether pages are damaged. */
 export const isDamage = isOneOf("CORRUPT", "NOTADB");
 /** Whether the values to be written caused the error, and not the file or the disk. */
 export const isOfContent = isOneOf("OTHER", "TOOBIG", "CONSTRAINT", "MISMATCH");
@@ -66,7 +65,6 @@ function isOfClosed(error: unknown): boolean {
   return code === "ERR_INVALID_STATE" || message === "The database connection is not open";
 }
 
-/** The error for the caller; errors that are neither SQLite's nor the file system's pass unchanged. */
 export function explain(error: unknown, path: string): unknown {
   if (error instanceof HoldfastError) return error;
   if (isOfClosed(error)) {

@@ -75,8 +75,7 @@ export interface GroupCommitOptions {
   onUndo: () => void;
 }
 
-// Calls of one turn of the event loop share a transaction, because a commit costs a hundred times what a row costs. A promise
-// settles only after the commit, so what is acknowledged is durable.
+// Calls of one turn share a transaction: a commit costs as much as 100 rows. A promise settles only after the commit.
 export class GroupCommit {
   /** Identifies this handle: a commit that threw must not be taken for that of another handle of the same process. */
   readonly #writer = randomInt(2 ** 40);
@@ -136,7 +135,6 @@ export class GroupCommit {
     if (this.#queue.length === 0) for (const resolve of this.#idle.splice(0)) resolve();
   }
 
-  /** Answers the items that have to wait for another writer. */
   #run(items: Item[]): Item[] {
     const results: unknown[] = [];
     let called = false;

@@ -13,10 +13,7 @@ interface PatienceOptions {
   since?: number;
 }
 
-/**
- * Waits as long as other processes commit, since hundreds of writers take turns in no order, and briefly if one keeps the lock.
- * Returns a function that says whether the wait is over.
- */
+/** Waits while other processes commit: hundreds of writers take turns in no order. Gives up if one keeps the lock. */
 export function lockPatience(
   db: Connection,
   { stuckMs = STUCK_MS, mostMs = MOST_MS, now = () => performance.now(), since = now() }: PatienceOptions = {},

@@ -28,8 +28,7 @@ interface MigrateOptions {
   upTo?: number;
 }
 
-// Each step is one transaction that reads the version again: two processes that start at once, or one that is killed, leave a
-// complete schema of some version.
+// Each step is one transaction that reads the version again: two starting processes, or a kill, leave a whole schema.
 export function migrate(db: Connection, options: MigrateOptions): void {
   refuseNewer(versionOf(db), options.path);
   const upTo = options.upTo ?? schemaVersion();

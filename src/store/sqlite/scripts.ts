@@ -118,7 +118,6 @@ export function readsAt({ all, get, findEach, time }: Statements, now: number): 
   return { now, all, get, findEach, time } as Reads;
 }
 
-/** For a transaction that the caller has begun without the group commit. */
 export function txOn(db: Connection, now: number, commit = 0 as Fence): Tx {
   return { ...statementsOn(db), now, commit, wrote: () => {} } as unknown as Tx;
 }
@@ -298,10 +297,7 @@ function keys(asked: AskedJobs): string {
   return states.map(of).join(" union all ");
 }
 
-/**
- * Pending jobs are in several indexes, none in the order of keys. So the first of each priority, found by seeks, are merged with
- * delayed, parked and reclaimed jobs.
- */
+/** No index has pending jobs in key order: merges the first of each priority with delayed, parked, reclaimed ones. */
 function pendingKeys(newest: boolean): string {
   const ofLanes = `+key > :from and +key < :to and ${DIALECT.in("lane", "bigint", ":lanes")}`;
   return `

@@ -5,7 +5,6 @@ import { corrupt } from "../faults.ts";
 /** Added to the highest known key: more than can have been given out since that key was recorded. */
 const SKIPPED_KEYS = 2 ** 20;
 
-/** The highest numbers that are known to have been given out. */
 export interface Known {
   epoch: number;
   commits: number;
@@ -38,10 +37,7 @@ export function epochIn(db: Connection): number {
   return scalar(db, "select epoch from holdfast_database where id = 1");
 }
 
-/**
- * Called in a transaction when the database is put back to an earlier state: restored, salvaged, or found to lack acknowledged
- * commits. Fences and keys of the new epoch are higher than all earlier ones, so that no earlier lease matches a job of now.
- */
+/** Called when the database returns to an earlier state: raises fences and keys, so that no earlier lease matches. */
 export function raiseEpoch(db: Connection, known: Known): number {
   const here = knownIn(db);
   const epoch = Math.max(here.epoch, known.epoch) + 1;

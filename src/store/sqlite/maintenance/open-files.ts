@@ -6,7 +6,6 @@ interface OpenFile {
   fd: number;
   id: string;
   isReadWrite: boolean;
-  /** The bytes that are locked, from one to another. */
   locks: { from: number; to: number }[];
 }
 
@@ -60,10 +59,7 @@ export const SHARED_BYTE = 0x4000_0002;
 export const SHM_BYTE = 128;
 export const RESERVED_BYTE = 0x4000_0001;
 
-/**
- * Watches the POSIX locks of this process on a database. Closing any descriptor of a file drops them all, and SQLite does not
- * notice: other processes then take this one for dead. Only Linux lists locks. Returns a function that says which have vanished.
- */
+/** Closing any descriptor of a file drops its locks, unnoticed by SQLite: other processes take this one for dead. */
 export function watchLocks(wanted: readonly { path: string; byte: number }[]): () => string[] {
   const files = openFiles() ?? [];
   const held = wanted.flatMap(({ path, byte }) => {
@@ -116,10 +112,7 @@ function read(path: string): string {
 
 const OPEN = new Set<DatabaseFiles>();
 
-/**
- * The files of an open database and its log, by inode. A process whose locks were dropped, or whose files were removed, would
- * commit into files that no other process sees.
- */
+/** By inode: a process whose files were removed or locks dropped would commit into files that no other process sees. */
 export class DatabaseFiles {
   readonly #path: string;
   readonly #ids: readonly (string | null)[];
@@ -213,9 +206,8 @@ function lookUp(name: string): string | null | undefined {
 }
 
 /**
- * Closes a connection whose log was removed. As the last connection SQLite would copy that log into the file, which other
- * processes have written since, and remove their log. It does neither while another connection of this process holds the shared
- * lock, and a read-only connection never does.
+ * Closes a connection whose log was removed. As the last connection SQLite would copy that log over what other processes have
+ * written since. It does not while another connection of this process holds the shared lock, or if it is read-only.
  */
 export function closeWithoutCheckpoint(db: Connection, path: string, driver: DriverName): void {
   let guard: Connection | null = null;

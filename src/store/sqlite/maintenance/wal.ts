@@ -20,9 +20,8 @@ interface BadFrame {
 }
 
 /**
- * Reads a log piece by piece. Each frame's checksum continues that of the frame before. SQLite stops silently at the first frame
- * that does not fit: that is how it finds the last commit, and why a flipped bit hides all that follows. This class continues
- * from what the bad frame contains: frames that then fit were written after it, so the bad frame was intact once.
+ * Each frame's checksum continues that of the frame before, and SQLite stops silently at the first misfit: a flipped bit hides
+ * all that follows. This class continues from the bad frame: if later frames fit, the bad one was intact once.
  */
 class Frames {
   #left: Buffer = Buffer.alloc(0);
@@ -149,7 +148,6 @@ function isSame(a: Sum, b: Sum): boolean {
   return a[0] === b[0] && a[1] === b[1];
 }
 
-/** SQLite's checksum: over pairs of words. */
 function sum([a, b]: Sum, bytes: Buffer, at: number, length: number, little: boolean): Sum {
   let [s0, s1] = [a | 0, b | 0];
   const start = bytes.byteOffset + at;
@@ -172,10 +170,7 @@ const LITTLE = endianness() === "LE";
 
 const PRINT = "require('node:fs').createReadStream(process.argv[1]).pipe(process.stdout)";
 
-/**
- * Scans a database's log; null: there is none. A child process reads it: closing a descriptor of the file would drop the locks
- * of this process on the database.
- */
+/** Null: there is no log. A child process reads it: closing the file here would drop this process's locks. */
 export async function scanLog(path: string): Promise<Scanned | null> {
   const log = `${path}-wal`;
   if (fileSize(log) === 0) return null;

@@ -134,10 +134,7 @@ function checksumOf(text: string): string {
 
 const SYNC_INTERVAL_MS = 1_000;
 
-/**
- * Records, before a caller gets its answer, what this process has committed. A process that opens the database later notices a log
- * that was cut off, a file that was put back, and a disk that lost what it had synced.
- */
+/** Records commits before they are answered: this reveals a cut log, a replaced file, or a disk that lost writes. */
 export class Witness {
   readonly #path: string;
   readonly #token: string;

@@ -19,7 +19,6 @@ export interface Copied extends Survey {
   took: number;
 }
 
-/** Copies a database, unless that is done, and checks the copy. */
 export async function copyTo(
   { driver, from, to, isCopied }: { driver: DriverName; from: string; to: string; isCopied: boolean },
   onProgress: OnProgress,
@@ -48,10 +47,7 @@ export function inspect(
   return { size, sha256, survey: explaining(path, () => survey(driver, path)) };
 }
 
-/**
- * `vacuum into` reads one snapshot, so it neither blocks writers nor waits for them; it keeps rowids and drops free pages. A
- * database too damaged for that is copied page by page, damage included.
- */
+/** `vacuum into` reads one snapshot and blocks no writer. A database too damaged for it is copied page by page. */
 async function copyDatabase(driver: DriverName, from: string, to: string): Promise<void> {
   try {
     using db = connect(driver, from, { busyTimeout: BUSY_TIMEOUT_MS, readOnly: true });

@@ -9,10 +9,7 @@ import { clearFindings } from "../damage/findings.ts";
 import { locksOn } from "../open-files.ts";
 import { syncFolder, writeSynced } from "./copy.ts";
 
-/**
- * Puts the database that `stage` makes in the place of another one. Killed before `decide`, everything is as before; killed after
- * it, the next process that opens the database completes it.
- */
+/** Puts the staged database in place. Killed before `decide`: nothing changed; later: the next opener completes it. */
 export async function replaceDatabase<T extends { kept: string | null }>(
   path: string,
   driver: DriverName,
@@ -47,10 +44,7 @@ export async function replaceDatabase<T extends { kept: string | null }>(
 /** How long a restore waits for processes that have seen its plan and are about to close the database. */
 const CLOSING_MS = 2_000;
 
-/**
- * A process that opens the database takes its lock, then looks for a plan; a restore writes the plan, then looks for locks. So
- * at least one of the two sees the other.
- */
+/** Writes the plan, then looks for locks; an opening process locks, then looks for a plan: one sees the other. */
 async function decide(path: string, driver: DriverName, plan: Pick<Plan, "kept" | "act">): Promise<void> {
   writePlan(path, { ...plan, phase: "ready" });
   passStep(`${plan.act}:planned`);

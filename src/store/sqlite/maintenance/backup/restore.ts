@@ -48,10 +48,7 @@ export interface Restored extends Prepared {
   kept: string | null;
 }
 
-/**
- * Replaces a database that no process has open by a backup. The backup is checked, copied and prepared before any file of the
- * database is renamed. An error of `before`, called when all is prepared, cancels the restore.
- */
+/** The backup is checked, copied and prepared before any file is renamed; an error of `before` cancels the restore. */
 export async function restore(request: RestoreRequest, before: (found: Restored) => Promise<void>): Promise<Restored> {
   const path = canonicalPath(request.path);
   const { driver } = request;
@@ -186,7 +183,6 @@ export interface Prepared {
   replayed: Replayed | null;
 }
 
-/** Makes a verified backup ready for use under another name. */
 export function restoreTo(
   { from, sha256, mode, ...preparation }: Preparation & { from: string; sha256: string; mode: number },
   onProgress: OnProgress,
@@ -213,10 +209,7 @@ const SKIPPED_EVENTS = 1_000_000_000;
 const SKIPPED_PROCESSES = 1_000_000;
 const SKIPPED_TRANSITIONS = 1_000_000;
 
-/**
- * Makes a copy ready for use, in one transaction. All later fences, tokens and numbers are higher than any that were given out,
- * so that no write of a process from before matches. The next process that opens the database reclaims the running jobs.
- */
+/** Raises fences, tokens and numbers above all that were given out, so that no write of an earlier process matches. */
 export function prepare(preparation: Preparation, onProgress: OnProgress = () => {}): Prepared {
   const { driver, path, now, by, replay: asked } = preparation;
   using db = connect(driver, path, { busyTimeout: 0, mustExist: true });

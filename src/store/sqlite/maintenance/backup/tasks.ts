@@ -9,7 +9,6 @@ import type { FromTask, Thrown, Tasks } from "./task-runner.ts";
 type Input<Name extends keyof Tasks> = Parameters<Tasks[Name]>[0];
 type Answer<Name extends keyof Tasks> = Awaited<ReturnType<Tasks[Name]>>;
 
-/** Runs what takes long in a thread of its own. */
 export function runTask<Name extends keyof Tasks>(
   task: Name,
   input: Input<Name>,

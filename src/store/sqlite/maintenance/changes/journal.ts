@@ -75,7 +75,6 @@ export function stateOf(db: Connection): { active: boolean; signature: string } 
   return row === undefined ? null : { active: row[0] === 1, signature: row[1] };
 }
 
-/** Changes that are in no file of the journal yet. */
 export function unwrittenChanges(db: Connection): Change[] {
   return db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").all<Change>();
 }

@@ -151,7 +151,6 @@ function gap(why: string, whole: number | null): HoldfastError {
   );
 }
 
-/** A table as its rows are written and found again. */
 export interface TableShape {
   name: string;
   type: "table" | "virtual" | "shadow";
@@ -265,8 +264,7 @@ function joined(texts: readonly string[], by = ","): string {
 
 const ARGUMENTS = 100;
 
-// `quote` ends a text at its first NUL, and does not return a text that is invalid in its encoding unchanged: texts other than
-// plain ASCII are written as their bytes. Holdfast's own tables hold no such text.
+// `quote` ends a text at its first NUL and changes invalid texts, so texts other than plain ASCII are written as bytes.
 function quoteExactly(value: string): string {
   const odd = `typeof(${value}) = 'text' and (instr(${value}, char(0)) or ${value} glob '*[^' || char(1) || '-' || char(127) || ']*')`;
   return `iif(${odd}, 'cast(' || quote(cast(${value} as blob)) || ' as text)', quote(${value}))`;

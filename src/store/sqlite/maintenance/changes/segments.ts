@@ -36,10 +36,7 @@ export class SegmentWriter {
   #size = 0;
   last: number;
 
-  /**
-   * `kept`: the first change that the database still has. From there on the newest segment may have been cut off by a crash or a
-   * full disk, in any place, so it is written again.
-   */
+  /** `kept`: the first change still in the database. The newest segment may be torn after it: it is rewritten. */
   constructor(folder: string, of: { databaseId: string; epoch: number }, kept: number | null, full = FULL_BYTES) {
     this.#full = full;
     this.#folder = folder;
@@ -146,7 +143,6 @@ function parse(text: string): Change | null {
     : null;
 }
 
-/** Writes and syncs; returns the number of bytes. */
 function write(path: string, flags: "a" | "wx", text: string): number {
   const bytes = Buffer.from(text);
   const mode = modeLike(dirname(path));

@@ -35,10 +35,7 @@ interface Watched {
   onDamaged: (error: HoldfastError | null) => void;
 }
 
-/**
- * What is wrong with one file, as this process knows it. After a finding of damage, by any process, nothing is written: what is
- * there may be all that can be saved.
- */
+/** After a finding of damage, by any process, nothing is written: what is there may be all that can be saved. */
 export class Damage implements DamageStore {
   logAtOpening: { bytes: number; frames: number } | null = null;
   /** Whether a witness of the database was there when it was opened, or the database is new. */
@@ -113,10 +110,7 @@ export class Damage implements DamageStore {
     this.#reported.push({ id: "", at: this.#options.now(), commitsMissing: null, ...finding });
   }
 
-  /**
-   * Called with every error of a statement. One bad read is no proof: this process stops writing at once, and stores the finding
-   * when a second read, in another process, confirms the damage.
-   */
+  /** One bad read is no proof: writing stops at once, and a second read, in another process, confirms the damage. */
   met(thrown: unknown): void {
     if (!isDamage(thrown) || this.#what !== null) return;
     const finding = { severity: "damage", what: `SQLite has met damage: ${(thrown as Error).message}.` } as const;

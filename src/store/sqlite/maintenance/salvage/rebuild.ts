@@ -96,7 +96,6 @@ export interface Salvaged extends Prepared {
   findings: string[];
 }
 
-/** The result of a salvage. */
 export interface SalvageReport {
   backup: { path: string; takenAt: number | null } | null;
   tables: SalvagedTable[];

@@ -22,10 +22,7 @@ export interface SalvagedTable {
 const CHUNK_ROWS = 1_000;
 const HIGHEST_ROWID = 2n ** 63n - 1n;
 
-/**
- * Copies a thousand rows of a damaged table at a time. Where a statement fails because of a damaged page, it is repeated with
- * fewer rows; a row that cannot be read alone is skipped.
- */
+/** Copies a thousand rows at a time; on a damaged page it retries with fewer, and skips a single unreadable row. */
 export class TableCopy {
   readonly table: string;
   saved = 0;
@@ -127,7 +124,6 @@ export class TableCopy {
     return rowid === undefined ? null : BigInt(rowid as string);
   }
 
-  /** Takes a row with a wrong checksum out again. */
   reject(key: readonly Value[]): void {
     const literals = key.map((value) => scalar<string>(this.#db, "select quote(?)", value));
     const one = literals.slice(0, this.#key.length).join(", ");
