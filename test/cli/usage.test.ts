@@ -104,7 +104,10 @@ function commandsOf(command: Command): Command[] {
 test("wrong usage exits 2 with a line that helps", async () => {
   const known: [string[], RegExp][] = [
     [["stats"], /unknown command 'stats'\. Did you mean status\? \[USAGE\]\nhint: {2}Commands: work, stop, enqueue, /],
-    [["jobs", "lits"], /unknown command 'lits'\. Did you mean list\? \[USAGE\]\nhint: {2}Commands: list, show, retry, cancel\./],
+    [
+      ["jobs", "lits"],
+      /unknown command 'lits'\. Did you mean list\? \[USAGE\]\nhint: {2}Commands: list, show, why, retry, cancel, remove\./,
+    ],
     [["queues", "frob"], /unknown command 'frob' \[USAGE\]\nhint: {2}Commands: list, pause, resume\./],
     [["schedules", "frob", "x"], /unknown command 'frob' .*\nhint: {2}Commands: list, pause, resume, remove, trigger\./],
     [["events", "--limit", "3", "frob"], /unknown command 'frob' .*\nhint: {2}Commands: sinks, forget\./],
