@@ -130,10 +130,29 @@ const LANES = `
     unnest($5::integer[], $6::text[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::integer[])
       as lane (id, queue, lease, most, place, source, budget)`;
 
-/** The answer of a single statement: a row for each job, and one without a job that has these columns instead. */
-export type SingleRow = [...Started, ...Common];
+/** A job in the answer of a single statement. Null stands for the usual value: each other one takes time to decode. */
+const SINGLE_STARTED = `key, nullif(priority, 0), policy, nullif(attempt, 1), created_at, id, input, scheduled_for, lane,
+  nullif(run_at, created_at), meta`;
+
+type SingleStarted = [
+  key: JobKey,
+  priority: number | null,
+  policy: number,
+  attempt: number | null,
+  createdAt: number,
+  id: string | null,
+  input: string | null,
+  scheduledFor: number | null,
+  lane: number,
+  runAt: number | null,
+  meta: string | null,
+];
+
+/** The answer of a single statement: a row for each job, and one without a job that has the columns `Common` instead. */
+export type SingleRow = [...SingleStarted, ...Common];
 type Common = [
   now: number,
+  fence: Fence,
   isRefused: boolean,
   /** If fewer were claimed than wanted: whether other jobs are locked or may not be claimed. */
   more: boolean | null,
@@ -150,25 +169,48 @@ export function inTransaction(statement: SingleStatement): string {
   return text;
 }
 
-export function startedIn(rows: readonly SingleRow[]): Started[] {
-  return rows.filter(([key]) => key !== null) as readonly unknown[] as Started[];
+export function startedIn(rows: readonly SingleRow[], leaseOf: (lane: number) => number): Started[] {
+  const [now, fence] = commonIn(rows);
+  const started: Started[] = [];
+  for (const [key, priority, policy, attempt, createdAt, id, input, scheduledFor, lane, runAt, meta] of rows) {
+    if (key === null) continue;
+    const lease = leaseOf(lane);
+    started.push([
+      key,
+      priority ?? 0,
+      policy,
+      attempt ?? 1,
+      createdAt,
+      id,
+      input,
+      scheduledFor,
+      fence,
+      now + lease,
+      false,
+      lane,
+      lease,
+      runAt ?? createdAt,
+      meta,
+    ]);
+  }
+  return started;
 }
 
 export function commonIn(rows: readonly SingleRow[]): Common {
-  return (rows.find(([key]) => key === null) as SingleRow).slice(STARTED_COLUMNS) as Common;
+  return (rows.find(([key]) => key === null) as SingleRow).slice(NO_JOB.length) as Common;
 }
 
-const NO_JOB = `null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
-        null::bigint, null::bigint, null::boolean, null::integer, null::bigint, null::bigint, null::text`;
-const STARTED_COLUMNS = 15;
+const NO_JOB = ["bigint", "integer", "integer", "integer", "bigint", "text", "text", "bigint", "integer", "bigint", "text"].map(
+  (type) => `null::${type}`,
+);
 
 const singleAnswer = (s: string, isRefused: string, spots: string, lanes: string) => (verdict: string) =>
   `
-      select ${NO_JOB}, now, ${isRefused},
+      select ${NO_JOB.join(", ")}, now, fence, ${isRefused},
         case when cardinality(${spots}) < $4 then exists (
           select 1 from ${s}.jobs where lane = ${lanes} and ${READY} and ctid <> all(${spots})) end,
         next_at, ${verdict} from given
-      union all select *, null, null, null, null, null from job`;
+      union all select ${SINGLE_STARTED}, null, null, null, null, null, null from job`;
 
 const refusedSql = (s: string, lanes: string, queues: string): string => `
           next_at <= now

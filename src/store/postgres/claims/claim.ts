@@ -170,15 +170,18 @@ export class Claim {
 
   /** Null: the statement has claimed nothing, because it could not decide. */
   #started({ left }: ClaimRequest, queues: ClaimableLane[][], found: FoundLanes, rows: readonly SingleRow[]): Started[] | null {
-    const [now, isRefused, more, nextAt] = commonIn(rows);
+    const [now, , isRefused, more, nextAt] = commonIn(rows);
     if (isRefused) {
       this.#withoutTry = CLAIMS_WITHOUT_TRY;
       return null;
     }
     if (found.isWhole && more === false) left?.(outlookOf(false, [nextAt, found.nextAt], now));
     const byLane = new Map(queues.flat().map((share) => [share.lane.id, share]));
-    const started = startedIn(rows);
-    for (const row of started) (byLane.get(laneOf(row)) as ClaimableLane).budget.left -= 1;
+    const started = startedIn(rows, (lane) => {
+      const { budget, lease } = byLane.get(lane) as ClaimableLane;
+      budget.left -= 1;
+      return lease;
+    });
     return this.#served(queues, found, started);
   }
 
