@@ -86,6 +86,7 @@ export class Enqueue {
     const hasWork = jobs.some(({ work }) => work !== undefined);
     const existing = hasWork ? runSync(this.#parts.batches.existing(tx, jobs, batch)) : null;
     const items: NewItem[] = [];
+    const events: { key: JobKey; id: string; lane: number; broken: boolean }[] = [];
     let plain: Value[] = [];
     let admission: Admission | undefined;
     const flush = (): void => {
@@ -147,17 +148,17 @@ export class Enqueue {
       if (large) this.#sql.insertInput.run(key, job.input);
       if (id !== null) this.#named(id, key, job);
       if (job.work !== undefined) items.push({ job: key, lane, work: job.work, isCancelled: broken });
-      if (this.#parts.settings.view.recordsEvents(job.queue)) {
-        flush();
-        this.#parts.jobEvents.add(tx, "job.enqueued", key);
-        if (broken) this.#parts.jobEvents.add(tx, "job.cancelled", key);
-      }
+      if (this.#parts.settings.view.recordsEvents(job.queue)) events.push({ key, id: publicId(id, tx.now, key), lane, broken });
       tx.ready(job.queue);
       const answer = { id: publicId(id, tx.now, key), duplicate: false };
       existing?.add(job, answer.id);
       answers.push(answer);
     }
     flush();
+    for (const { broken, lane, ...job } of events) {
+      this.#parts.jobEvents.addNew(tx, job, lane);
+      if (broken) this.#parts.jobEvents.add(tx, "job.cancelled", job.key);
+    }
     if (items.length > 0) this.#addItems(tx, items, batch);
     this.#parts.effects.write(tx);
     if (answers.some((answer) => "duplicate" in answer && !answer.duplicate)) tx.wrote();

@@ -62,7 +62,7 @@ export function eventNumbers(access: Access): EventNumbers {
 
 type Row = [lane: number, fence: Fence, attempt: number, createdAt: number, id: string | null, error: string | null];
 
-/** Events of jobs. The row is read after the change, so that other code need not pass its values on. */
+/** Events of jobs. Except for new jobs, the row is read after the change, so that other code need not pass its values on. */
 export class JobEvents {
   readonly #parts: JobParts;
   readonly #row: Statement;
@@ -79,6 +79,12 @@ export class JobEvents {
 
   addIfEnabled(tx: Tx, type: JobEventType, lane: number, job: JobKey): void {
     if (this.isEnabled(tx, lane)) this.add(tx, type, job);
+  }
+
+  /** Of a job that this transaction adds. */
+  addNew(tx: Tx, { key, id }: { key: JobKey; id: string }, lane: number): void {
+    const row = { key, fence: tx.commit, attempt: 0, id, error: null };
+    this.#parts.events.record(tx, jobEvent("job.enqueued", row, this.#parts.catalog.lane(lane)));
   }
 
   add(tx: Tx, type: JobEventType, job: JobKey): void {
