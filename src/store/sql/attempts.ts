@@ -21,13 +21,27 @@ export interface AttemptRow {
   error: string | null;
 }
 
+/** What the row of a running job says about its attempt; `n` counts the job's attempts that did not succeed. */
+export interface HeldAttempt extends Pick<AttemptRow, "n" | "fence" | "attempt" | "worker" | "host" | "pid"> {
+  startedAt: number | null;
+}
+
+/** The columns of `HeldAttempt`, and the tables to read them from. */
+export function heldAttempt({ table }: Pick<Dialect, "table">): { columns: string; from: string } {
+  return {
+    columns: `
+      job.fence, job.attempt, job.started_at as "startedAt", job.worker, process.host, process.pid,
+      coalesce((select max(old.n) from ${table("attempts")} as old where old.job = job.key), 0) + 1 as n`,
+    from: `${table("jobs")} as job left join ${table("processes")} as process on process.id = job.holder`,
+  };
+}
+
 export interface EndedAttempt extends AttemptEnding {
   job: JobKey;
+  held: HeldAttempt;
   /** How many of the job's attempts are kept. */
   keep: number;
 }
-
-type Held = Pick<AttemptRow, "job" | "n" | "fence" | "attempt" | "worker" | "host" | "pid"> & { startedAt: number | null };
 
 /** Attempts that did not succeed, by job. They are written in the transaction that ends them, and go with their job. */
 export class Attempts {
@@ -39,16 +53,11 @@ export class Attempts {
     this.#sql = statements(dialect, this.#guard);
   }
 
-  /**
-   * Called before the jobs' rows change, which still name the holders; each lease was found to be held in this transaction. The
-   * first statement is sent at once, so that PostgreSQL runs it before the caller's next one.
-   */
+  /** Each lease was found to be held in this transaction. */
   *record(tx: Tx, at: number, ended: readonly EndedAttempt[]): Script<void> {
-    const kept = new Map(ended.filter(({ keep }) => keep > 0).map((one) => [one.job, one]));
-    if (kept.size === 0) return;
-    const held = yield* tx.all<Held>(this.#sql.held, { jobs: [...kept.keys()] });
-    const rows = held.map(({ job, n, fence, attempt, startedAt, worker, host, pid }): AttemptRow => {
-      const { outcome, error } = kept.get(job) as EndedAttempt;
+    const kept = ended.filter(({ keep }) => keep > 0);
+    if (kept.length === 0) return;
+    const rows = kept.map(({ job, outcome, error, held: { n, fence, attempt, startedAt, worker, host, pid } }): AttemptRow => {
       const failure = error && JSON.stringify(error);
       const started_at = startedAt ?? at;
       return { job, n, fence, attempt, outcome, started_at, ended_at: at, worker, host, pid, error: failure };
@@ -57,10 +66,7 @@ export class Attempts {
       this.#sql.add,
       rows.map((row) => this.#guard.sign(row)),
     );
-    const surplus = rows.flatMap(({ job, n }) => {
-      const upTo = n - (kept.get(job) as EndedAttempt).keep;
-      return upTo > 0 ? [{ job, upTo }] : [];
-    });
+    const surplus = kept.flatMap(({ job, held: { n }, keep }) => (n > keep ? [{ job, upTo: n - keep }] : []));
     if (surplus.length > 0) yield* tx.each(this.#sql.trim, surplus);
   }
 
@@ -142,17 +148,12 @@ const COLUMNS = {
   error: "text",
 } as const satisfies Record<keyof AttemptRow, ColumnType>;
 
-function statements({ table, in: isIn, each }: Dialect, guard: RowGuard) {
+function statements({ table, each }: Dialect, guard: RowGuard) {
   const attempts = table("attempts");
   const logs = table("logs");
   const attemptOf = { job: "bigint", fence: "bigint" } as const;
   const written = { ...COLUMNS, ...guard.type };
   return {
-    held: `
-      select job.key as job, job.fence, job.attempt, job.started_at as "startedAt", job.worker, process.host, process.pid,
-        coalesce((select max(old.n) from ${attempts} as old where old.job = job.key), 0) + 1 as n
-      from ${table("jobs")} as job left join ${table("processes")} as process on process.id = job.holder
-      where ${isIn("job.key", "bigint", ":jobs")}`,
     add: each(written, (row) => `insert into ${attempts} (${Object.keys(written).join(", ")}) ${row.inserted}`),
     trim: each(
       { job: "bigint", upTo: "bigint" },

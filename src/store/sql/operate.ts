@@ -7,7 +7,7 @@ import { auditedJob, subjectOf } from "../../core/recovery/audit.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { jobsRemoved } from "../job-row.ts";
 import type { Expired, Pruned, PruneFilter } from "../store.ts";
-import type { Attempts } from "./attempts.ts";
+import { type Attempts, type HeldAttempt, heldAttempt } from "./attempts.ts";
 import type { Audit } from "./audit.ts";
 import type { DependentsDatabase } from "./dependents.ts";
 import { idParams, keyOf } from "./queries.ts";
@@ -44,11 +44,10 @@ export interface OperateDatabase extends CancelDatabase {
   lockRetention?(tx: Tx): Answer<boolean>;
 }
 
-interface Row {
+interface Row extends HeldAttempt {
   key: JobKey;
   state: JobState;
   lane: number;
-  fence: Fence;
   slot: string | null;
   gate: string | null;
   priority: number;
@@ -237,11 +236,12 @@ export class Cancel {
   constructor(dialect: Dialect, parts: { attempts: Attempts; database: CancelDatabase }) {
     this.#database = parts.database;
     this.#attempts = parts.attempts;
-    const { table, locking } = dialect;
+    const { table, lockingOf } = dialect;
+    const held = heldAttempt(dialect);
     this.#sql = {
       lock: `
-        select key, state, lane, fence, slot, gate, priority, limits from ${table("jobs")}
-        where ${dialect.in("key", "bigint", ":jobs")} order by key${locking}`,
+        select job.key, job.state, job.lane, job.slot, job.gate, job.priority, job.limits, ${held.columns} from ${held.from}
+        where ${dialect.in("job.key", "bigint", ":jobs")} order by job.key${lockingOf("job")}`,
       forgetWaits: `delete from ${table("waits")} where ${dialect.in("job", "bigint", ":jobs")}`,
     };
   }
@@ -274,8 +274,9 @@ export class Cancel {
     yield* wait(database.prepare(tx));
     const now = yield* tx.time();
     const ended = jobs.map(({ key: job, lane }) => ({ job, lane, state: "cancelled" }) as const);
-    const attempts = running.map(({ key: job, lane }) => {
-      return { job, keep: database.attemptsKept(database.lane(lane).queue), ...CANCELLED_ATTEMPT };
+    const attempts = running.map((held) => {
+      const keep = database.attemptsKept(database.lane(held.lane).queue);
+      return { job: held.key, held, keep, ...CANCELLED_ATTEMPT };
     });
     yield* together(this.#attempts.record(tx, now, attempts), this.#cancel(tx, now, ended));
     yield* wait(database.recordEvents(tx, "job.cancelled", ended, isAlwaysRecorded));

@@ -4,9 +4,9 @@ import { EVENT_OF } from "../../../core/jobs/event.ts";
 import { isFinished } from "../../../core/jobs/job.ts";
 import type { LeaseRef, LeaseState } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
-import type { Fence, JobKey } from "../../../core/text/ids.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
 import { slotOf } from "../../job-row.ts";
-import type { EndedAttempt } from "../../sql/attempts.ts";
+import { type EndedAttempt, type HeldAttempt, heldAttempt } from "../../sql/attempts.ts";
 import { LeaseStates } from "../../sql/notes.ts";
 import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
@@ -46,9 +46,11 @@ export class Settle {
     this.#parts = parts;
     this.states = new LeaseStates(dialectOf(s));
     this.#successes = new SettleSuccesses(s, parts);
+    const held = heldAttempt(dialectOf(s));
     const history = `
-      select key, fence, lane, policy, attempt, errors, crashes, expires_at as "expiresAt", priority, limits from ${s}.jobs
-      where key = any($1::bigint[]) and coalesce(state, '') = 'running' order by key for update`;
+      select job.key, job.lane, job.policy, job.errors, job.crashes, job.expires_at as "expiresAt", job.priority, job.limits,
+        ${held.columns} from ${held.from}
+      where job.key = any($1::bigint[]) and coalesce(job.state, '') = 'running' order by job.key for update of job`;
     this.#sql = {
       holders: `select key, reserved from ${s}.jobs where reserved = any($1::text[])`,
       hold: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
@@ -161,29 +163,27 @@ export class Settle {
       if (row === undefined || !isHeld(ending, row)) return null;
       rows.delete(ending.job);
       const outcome = (batch !== null && this.#untenable(batch, row, ending)) || ending.outcome;
-      const next = decide(row, this.#parts.catalog.policy(row.policy), outcome, this.#parts.random());
+      const { attempt, errors, crashes, policy } = row;
+      const next = decide({ attempt, errors, crashes }, this.#parts.catalog.policy(policy), outcome, this.#parts.random());
       moves.push({ row, next, outcome, gate: isDelayed(next) ? "time" : null, ending });
       return { next, outcome };
     });
     await this.#limit(tx, moves);
     const next = batch === null ? [] : moves.flatMap((move) => this.#workOver(batch, now, move));
-    // Sent first: it reads the holders, which the move removes.
-    const recorded = runAsync(
-      this.#parts.attempts.record(
-        tx,
-        now,
-        moves.flatMap((move) => this.#attemptOf(move)),
-      ),
-    );
-    await Promise.all([recorded, this.#move(tx, now, moves), batch && runAsync(this.#parts.batches.write(tx, batch))]);
+    const attempts = moves.flatMap((move) => this.#attemptOf(move));
+    await Promise.all([
+      runAsync(this.#parts.attempts.record(tx, now, attempts)),
+      this.#move(tx, now, moves),
+      batch && runAsync(this.#parts.batches.write(tx, batch)),
+    ]);
     return { ended, next, batch };
   }
 
-  #attemptOf({ row: { key: job, lane }, outcome, next, ending: { expiresAt, isOwn = false } }: Move): EndedAttempt[] {
+  #attemptOf({ row: held, outcome, next, ending: { expiresAt, isOwn = false } }: Move): EndedAttempt[] {
     if (outcome.kind === "succeeded") return [];
     const { settings, catalog } = this.#parts;
-    const keep = settings.view.attemptsKept(catalog.lane(lane).queue);
-    return [{ job, keep, ...attemptEnding(outcome, next, expiresAt !== undefined && !isOwn) }];
+    const keep = settings.view.attemptsKept(catalog.lane(held.lane).queue);
+    return [{ job: held.key, held, keep, ...attemptEnding(outcome, next, expiresAt !== undefined && !isOwn) }];
   }
 
   #untenable(batch: WorkBatch, { lane }: History, { job, outcome, work }: AttemptEnd): Outcome | undefined {
@@ -312,12 +312,10 @@ export class Settle {
   }
 }
 
-interface History {
+interface History extends HeldAttempt {
   key: JobKey;
-  fence: Fence;
   lane: number;
   policy: number;
-  attempt: number;
   errors: number;
   crashes: number;
   expiresAt: number;

@@ -6,7 +6,7 @@ import { type FinishedState, isFinished, type JobState } from "../../../core/job
 import { type LeaseState, leaseState, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import { COUNTED } from "../../job-row.ts";
-import type { Attempts } from "../../sql/attempts.ts";
+import { type Attempts, type HeldAttempt, heldAttempt } from "../../sql/attempts.ts";
 import type { Cancel } from "../../sql/operate.ts";
 import type { FinishedJob } from "../../sql/retention.ts";
 import { type ReclaimedLease, runSync, type Tx as ScriptTx } from "../../sql/script.ts";
@@ -15,6 +15,7 @@ import type { WorkEnd } from "../../work.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
+import { DIALECT } from "../scripts.ts";
 import type { ClaimedLanes } from "./claim.ts";
 import type { JobParts } from "./enqueue.ts";
 
@@ -43,6 +44,7 @@ export class Settle {
 
   constructor(db: Connection, parts: SettleParts) {
     this.#parts = parts;
+    const held = heldAttempt(DIALECT);
     this.#sql = {
       succeed: db.prepare(
         `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
@@ -56,8 +58,9 @@ export class Settle {
       rollback: db.prepare("rollback to holdfast_successes"),
       release: db.prepare("release holdfast_successes"),
       history: db.prepare(
-        `select attempt, errors, crashes, policy, lane, expires_at, priority, limits from holdfast_jobs
-         where key = ? and fence = ? and state = 'running'`,
+        `select job.key, job.lane, job.policy, job.errors, job.crashes, job.expires_at as expiresAt, job.priority, job.limits,
+           ${held.columns} from json_each(?) as asked cross join ${held.from}
+         where job.key = asked.value and job.state = 'running'`,
       ),
       move: db.prepare(
         `update holdfast_jobs set
@@ -142,12 +145,8 @@ export class Settle {
 
   reclaim(tx: Tx, leases: readonly ReclaimedLease[]): (Next | null)[] {
     this.#begin(tx, leases);
-    const decided = new Set<JobKey>();
-    const endings = leases.map((lease) => {
-      const ending = decided.has(lease.job) ? null : this.#decide(lease, { kind: lease.kind }, { ...lease, by: "reclaimer" });
-      if (ending !== null) decided.add(lease.job);
-      return ending;
-    });
+    const held = this.#history(leases);
+    const endings = leases.map((lease) => this.#decide(held, lease, { kind: lease.kind }, { ...lease, by: "reclaimer" }));
     this.#end(
       tx,
       endings.filter((ending) => ending !== null),
@@ -156,33 +155,40 @@ export class Settle {
     return endings.map((ending) => ending && ending.next);
   }
 
-  /** Null: the lease is gone, or no longer expires at `expiresAt`. */
-  #decide(lease: LeaseRef, outcome: Unsuccessful, { by, expiresAt, isOwn = false, work }: Ended): Ending | null {
-    const row = this.#sql.history.row(lease.job, lease.fence) as HistoryRow | undefined;
-    if (row === undefined || (expiresAt ?? row[5]) !== row[5]) return null;
-    const [attempt, errors, crashes, policy] = row;
+  #history(leases: readonly LeaseRef[]): Map<JobKey, History> {
+    const rows = this.#sql.history.all<History>(JSON.stringify(leases.map(({ job }) => job)));
+    return new Map(rows.map((row) => [row.key, row]));
+  }
+
+  /** Null: the lease is gone, was ended already, or no longer expires at `expiresAt`. */
+  #decide(held: Map<JobKey, History>, lease: LeaseRef, outcome: Unsuccessful, ended: Ended): Ending | null {
+    const { by, isOwn = false, work } = ended;
+    const row = held.get(lease.job);
+    if (row === undefined || row.fence !== lease.fence || (ended.expiresAt ?? row.expiresAt) !== row.expiresAt) return null;
+    held.delete(lease.job);
+    const { attempt, errors, crashes, policy } = row;
     const next = decide({ attempt, errors, crashes }, this.#parts.catalog.policy(policy), outcome, this.#parts.random());
-    return { lease, row, outcome, next, by, isDead: by === "reclaimer" && !isOwn, work };
+    return { row, outcome, next, by, isDead: by === "reclaimer" && !isOwn, work };
   }
 
   #end(tx: Tx, endings: readonly Ending[]): void {
     const { attempts, settings, catalog } = this.#parts;
-    const ended = endings.map(({ lease: { job }, row: [, , , , lane], outcome, next, isDead }) => {
-      const keep = settings.view.attemptsKept(catalog.lane(lane).queue);
-      return { job, keep, ...attemptEnding(outcome, next, isDead) };
+    const ended = endings.map(({ row: held, outcome, next, isDead }) => {
+      const keep = settings.view.attemptsKept(catalog.lane(held.lane).queue);
+      return { job: held.key, held, keep, ...attemptEnding(outcome, next, isDead) };
     });
     runSync(attempts.record(tx, tx.now, ended));
     for (const ending of endings) this.#move(tx, ending);
   }
 
-  #move(tx: Tx, { lease, row, outcome, next, by, work }: Ending): void {
-    const [, , , , lane, , priority, limits] = row;
+  #move(tx: Tx, { row, outcome, next, by, work }: Ending): void {
+    const { key, fence, lane, priority, limits } = row;
     const finished = isFinished(next.state);
     const delayed = isDelayed(next);
     let gate: string | null = delayed ? "time" : null;
     if (limits !== null) {
       this.#parts.limits.finish(tx, lane, limits, hasBegun(outcome));
-      if (!finished && !delayed) gate = this.#parts.limits.admit(tx, { key: lease.job, lane, priority, limits });
+      if (!finished && !delayed) gate = this.#parts.limits.admit(tx, { key, lane, priority, limits });
     }
     const error = next.error === null ? null : JSON.stringify(next.error);
     const runAt = delayed ? tx.now + next.delay : null;
@@ -195,20 +201,20 @@ export class Settle {
       next.crashes,
       error,
       finished ? tx.now : null,
-      lease.job,
-      lease.fence,
+      key,
+      fence,
     );
     tx.wrote();
-    if (isFinished(next.state)) this.#parts.effects.add(lease.job, lane, next.state);
-    else if (this.#hasWaits && runSync(this.#parts.dependents.replaced(tx, [lease.job])).length > 0) {
+    if (isFinished(next.state)) this.#parts.effects.add(key, lane, next.state);
+    else if (this.#hasWaits && runSync(this.#parts.dependents.replaced(tx, [key])).length > 0) {
       next.replaced = true;
-      this.#replaced.push(lease.job);
+      this.#replaced.push(key);
     }
-    this.#work?.ended(tx.now, lease.job, { outcome, next, by, work });
-    this.#parts.jobEvents.addIfEnabled(tx, EVENT_OF[next.state], lane, lease.job);
-    this.#parts.lanes.forget(lease.job);
+    this.#work?.ended(tx.now, key, { outcome, next, by, work });
+    this.#parts.jobEvents.addIfEnabled(tx, EVENT_OF[next.state], lane, key);
+    this.#parts.lanes.forget(key);
     tx.ready(this.#parts.catalog.lane(lane).queue);
-    if (next.dropCheckpoint && this.#hasNotes) this.#sql.dropCheckpoint.run(lease.job);
+    if (next.dropCheckpoint && this.#hasNotes) this.#sql.dropCheckpoint.run(key);
   }
 
   #one(tx: Tx, settlement: Settlement): LeaseState {
@@ -219,7 +225,7 @@ export class Settle {
       if (this.#sql.succeed.run(outcome.output, tx.now, job, fence) === 0) return this.fate(settlement);
       this.#wellEnded(tx, settlement);
     } else {
-      const ending = this.#decide(settlement, outcome, { by: "holder", work });
+      const ending = this.#decide(this.#history([settlement]), settlement, outcome, { by: "holder", work });
       if (ending === null) return this.fate(settlement);
       this.#end(tx, [ending]);
       settlement.decided = ending.next;
@@ -291,23 +297,22 @@ interface Ended {
 }
 
 interface Ending extends Pick<Ended, "by" | "work"> {
-  lease: LeaseRef;
-  row: HistoryRow;
+  row: History;
   outcome: Unsuccessful;
   next: Next;
   isDead: boolean;
 }
 
-type HistoryRow = [
-  attempt: number,
-  errors: number,
-  crashes: number,
-  policy: number,
-  lane: number,
-  expiresAt: number,
-  priority: number,
-  limits: string | null,
-];
+interface History extends HeldAttempt {
+  key: JobKey;
+  lane: number;
+  policy: number;
+  errors: number;
+  crashes: number;
+  expiresAt: number;
+  priority: number;
+  limits: string | null;
+}
 
 export class Leases {
   readonly #settle: Settle;
