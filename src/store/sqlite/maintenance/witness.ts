@@ -119,17 +119,20 @@ const RECORDS = 2;
 function fromRecords(bytes: Buffer): (Seen & { turn: number }) | null {
   let newest: (Seen & { turn: number }) | null = null;
   for (let i = 0; i < RECORDS; i++) {
-    const line = bytes.toString("utf8", i * RECORD_BYTES, (i + 1) * RECORD_BYTES).trimEnd();
-    const text = line.slice(9);
-    if (text === "" || line.slice(0, 8) !== checksumOf(text)) continue;
+    // What stands behind the line break is the end of a longer record before.
+    const [line = ""] = bytes.toString("latin1", i * RECORD_BYTES, (i + 1) * RECORD_BYTES).split("\n", 1);
+    const text = line.slice(CHECKSUM_CHARS + 1);
+    if (text === "" || line.slice(0, CHECKSUM_CHARS) !== toHex(crc32(text))) continue;
     const record = JSON.parse(text) as Seen & { turn: number };
     if (newest === null || record.turn > newest.turn) newest = record;
   }
   return newest;
 }
 
-function checksumOf(text: string): string {
-  return crc32(text).toString(16).padStart(8, "0");
+const CHECKSUM_CHARS = 8;
+
+function toHex(checksum: number): string {
+  return checksum.toString(16).padStart(CHECKSUM_CHARS, "0");
 }
 
 const SYNC_INTERVAL_MS = 1_000;
@@ -142,6 +145,7 @@ export class Witness {
   readonly #seen: Seen;
   /** What does not change with each commit, as the beginning of a JSON text. */
   #beginning = "";
+  #beginningChecksum = 0;
   #turn: number;
   #timer: NodeJS.Timeout | null = null;
   #closed = false;
@@ -225,6 +229,7 @@ export class Witness {
   #begin(): void {
     const { commits: _, key: __, ...others } = this.#seen;
     this.#beginning = JSON.stringify(others).slice(0, -1);
+    this.#beginningChecksum = crc32(this.#beginning);
     this.#write();
   }
 
@@ -232,10 +237,10 @@ export class Witness {
     if (this.#closed) return;
     this.#turn++;
     const { commits, key } = this.#seen;
-    const text = `${this.#beginning},"turn":${this.#turn},"commits":${commits},"key":${key}}`;
-    const line = `${`${checksumOf(text)} ${text}`.padEnd(RECORD_BYTES - 1)}\n`;
+    const counts = `,"turn":${this.#turn},"commits":${commits},"key":${key}}`;
+    const line = `${toHex(crc32(counts, this.#beginningChecksum))} ${this.#beginning}${counts}\n`;
     try {
-      writeSync(this.#fd, line, (this.#turn % RECORDS) * RECORD_BYTES);
+      writeSync(this.#fd, line, (this.#turn % RECORDS) * RECORD_BYTES, "latin1");
     } catch {
       // A full disk: the commit itself has happened, and the record is only a lower bound.
     }
