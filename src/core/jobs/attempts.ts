@@ -9,6 +9,7 @@ export const DEFAULT_ATTEMPTS_KEPT = 20;
 export type AttemptOutcome = (typeof ATTEMPT_OUTCOMES)[number];
 export const ATTEMPT_OUTCOMES = ["running", "succeeded", "failed", "released", "crashed", "timed-out", "cancelled"] as const;
 
+/** One attempt of a job. */
 export interface AttemptView {
   /** Number of the attempt, as its handler saw it; an attempt that was not charged shares its number with the next one. */
   attempt: number;
@@ -24,6 +25,7 @@ export interface AttemptView {
   log?: LogLine[];
 }
 
+/** A line that a handler has logged. */
 export interface LogLine {
   at: number;
   level: Exclude<keyof Log, "debug">;

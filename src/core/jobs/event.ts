@@ -7,6 +7,7 @@ import { EVENT_TYPES, type EventType } from "./event-types.ts";
 import type { FinishedState, JobError } from "./job.ts";
 import type { Next } from "./retry.ts";
 
+/** What happened, as sinks and subscribers get it. */
 export interface Event {
   /** Rises with each event of a database. */
   seq: number;

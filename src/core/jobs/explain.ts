@@ -32,6 +32,7 @@ export interface Explanation {
   jobs?: string[];
 }
 
+/** Jobs before it in its queue are counted up to this many. */
 export const MAX_AHEAD = 10_000;
 
 export interface LimitFacts extends Usage {

@@ -38,6 +38,7 @@ export function mayMove(move: JobMove, from: JobState): boolean {
   return JOB_MOVES[move].from.includes(from);
 }
 
+/** What went wrong, as it is stored and shown. */
 export interface JobError {
   name: string;
   message: string;
@@ -45,6 +46,7 @@ export interface JobError {
   stack?: string;
 }
 
+/** A job as a reader sees it. */
 export interface Job<In = unknown, Out = unknown> {
   id: string;
   name: string;
@@ -150,6 +152,7 @@ interface Bound<Answer> {
   (named: Record<string, SqlValue>): Answer;
 }
 
+/** The transaction that records an attempt's success, open for rows of the user's own tables. */
 export interface CommitTx {
   /** The connection, on SQLite; on PostgreSQL reading it throws TX_INVALID. */
   readonly db: TransactionHandle;

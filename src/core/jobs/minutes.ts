@@ -2,6 +2,7 @@
 export const BUCKET_BOUNDS_MS = [5, 25, 100, 500, 1_000, 5_000, 15_000, 60_000, 300_000, 1_800_000, 7_200_000] as const;
 const BUCKETS = BUCKET_BOUNDS_MS.length + 1;
 
+/** What ended in one minute in a queue. Times are milliseconds. */
 export interface MinuteCounts {
   succeeded: number;
   /** Ended as failed or quarantined. */

@@ -2,6 +2,7 @@ import { Cron } from "croner";
 import { HoldfastError } from "../text/errors.ts";
 import { describeValue } from "../text/options.ts";
 
+/** What is enqueued when. */
 export interface Schedule {
   key: string;
   job: string;

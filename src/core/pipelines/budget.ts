@@ -267,6 +267,7 @@ export function refusedToken(refusal: TokenRefusal, { id, state }: MovingBuild):
   }
 }
 
+/** What something costs, as people write it. */
 export interface Cost {
   usd?: number;
   tokens?: number;

@@ -5,6 +5,7 @@ import { pathStep } from "../text/json.ts";
 import type { BuildMove, BuildState, BuildTransition } from "./build.ts";
 import { type ContextParts, hideSecrets } from "./work.ts";
 
+/** A build as people and programs see it. */
 export interface Build {
   id: string;
   pipeline: string;
@@ -87,6 +88,7 @@ function ownValue(object: Record<string, unknown>, name: string): unknown {
   return Object.hasOwn(object, name) ? object[name] : undefined;
 }
 
+/** Why a stage was run for a target, or was not. */
 export interface Why {
   ran: boolean;
   reason: string;

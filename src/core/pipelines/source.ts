@@ -4,6 +4,7 @@ import { HoldfastError } from "../text/errors.ts";
 import { fileGlobs, type Glob, ignoreGlobs, onlyGlob } from "../text/glob.ts";
 import { checkStorable } from "../text/text.ts";
 
+/** One item that a pipeline works on. */
 export interface Target {
   readonly id: string;
   readonly hash: string;
@@ -18,6 +19,7 @@ export interface FileTarget extends Target {
   stream(): Readable;
 }
 
+/** What finds targets. */
 export interface Source<T extends Target, In> {
   readonly types?: { target: T; input: In };
 }

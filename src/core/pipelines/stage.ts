@@ -33,6 +33,7 @@ export interface StageOptions<T, In> extends RunOptions<In> {
   remove?: (c: { target: Target; output: unknown; idempotencyKey: string; signal: AbortSignal }) => void | Promise<void>;
 }
 
+/** What a stage's handler gets. */
 export interface StageContext<T, In, Outs> extends JobContext<In> {
   target: T;
   /** Of the earlier stages named in `uses`. */
@@ -238,6 +239,7 @@ export interface Enqueued<Out = unknown> {
   readonly types?: { output: Out };
 }
 
+/** What a handler gets. */
 export interface JobContext<In> {
   input: In;
   id: string;

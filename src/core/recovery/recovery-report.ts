@@ -1,5 +1,6 @@
 import type { Reclaimed } from "../jobs/retry.ts";
 
+/** What was found after a crash, and what was done about it. */
 export interface CrashRecoveryReport {
   recoveredAt: number;
   /** Processes that ended without unregistering. */
@@ -46,6 +47,7 @@ export const NO_COUNTS = {
   recoveryDurationMs: 0,
 };
 
+/** What one transaction of a recovery adds to its report. */
 export type RecoveryCounts = Record<keyof typeof NO_COUNTS, number>;
 
 export function jobCounts({ entries, quarantined, failed, replaced }: Reclaimed): Partial<RecoveryCounts> {

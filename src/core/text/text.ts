@@ -23,6 +23,7 @@ export function plural(count: number, one: string, many = `${one}s`): string {
   return `${numberText(count)} ${count === 1 ? one : many}`;
 }
 
+/** The first texts of a list, and how many more there are. */
 export function firstOf(texts: readonly string[], shown = 5): string {
   const more = texts.length > shown ? ` and ${numberText(texts.length - shown)} more` : "";
   return texts.slice(0, shown).join(", ") + more;
@@ -66,6 +67,7 @@ export function folderModeOf(fileMode: number): number {
   return fileModeOf(fileMode) | ((fileMode & READ) >> 2);
 }
 
+/** Receives a program's log lines. */
 export interface Log {
   debug(message: string, data?: object): void;
   info(message: string, data?: object): void;
