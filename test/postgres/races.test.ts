@@ -227,6 +227,24 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.equal((await lockOf(store, "l"))?.holder, "second");
   });
 
+  // ── attempts ──
+
+  test("a cancel that waited while one attempt ended and the next began adds the cancelled attempt behind the ended one", async () => {
+    const [other] = (await processes(1)) as [PostgresStore];
+    const { id, job, fence } = await running(store, { queue: "q" });
+    const { end } = await transaction(
+      `insert into "${schema}".attempts (job, n, fence, attempt, outcome, started_at, ended_at)
+       values (${job}, 1, ${fence}, 1, 'failed', 0, 0)`,
+      `update "${schema}".jobs set fence = fence + 1000, attempt = 2 where key = ${job}`,
+    );
+    const cancelled = other.cancel(id);
+    await someWait(1);
+    await end("commit");
+    assert.equal(await cancelled, true);
+    const outcomes = (await store.queries.attempts(id)).map(({ outcome }) => outcome);
+    assert.deepEqual(outcomes, ["failed", "cancelled"]);
+  });
+
   // ── schedules ──
 
   test("of eight processes that see the same tick, one creates its job, tick after tick", testAllOnly, async () => {

@@ -26,7 +26,10 @@ export interface HeldAttempt extends Pick<AttemptRow, "n" | "fence" | "attempt" 
   startedAt: number | null;
 }
 
-/** The columns of `HeldAttempt`, and the tables to read them from. */
+/**
+ * The columns of `HeldAttempt`, and the tables to read them from. A statement that waits for the job's row may count `n` too low
+ * on PostgreSQL, unless it compares the fence: `n` is as of its beginning.
+ */
 export function heldAttempt({ table }: Pick<Dialect, "table">): { columns: string; from: string } {
   return {
     columns: `

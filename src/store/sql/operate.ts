@@ -7,7 +7,7 @@ import { auditedJob, subjectOf } from "../../core/recovery/audit.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { jobsRemoved } from "../job-row.ts";
 import type { Expired, Pruned, PruneFilter } from "../store.ts";
-import { type Attempts, type HeldAttempt, heldAttempt } from "./attempts.ts";
+import { type Attempts, type EndedAttempt, type HeldAttempt, heldAttempt } from "./attempts.ts";
 import type { Audit } from "./audit.ts";
 import type { DependentsDatabase } from "./dependents.ts";
 import { idParams, keyOf } from "./queries.ts";
@@ -44,10 +44,11 @@ export interface OperateDatabase extends CancelDatabase {
   lockRetention?(tx: Tx): Answer<boolean>;
 }
 
-interface Row extends HeldAttempt {
+interface Row {
   key: JobKey;
   state: JobState;
   lane: number;
+  fence: Fence;
   slot: string | null;
   gate: string | null;
   priority: number;
@@ -231,17 +232,18 @@ function operateSql(dialect: Dialect, { isIn, removals }: OperateDatabase) {
 export class Cancel {
   readonly #database: CancelDatabase;
   readonly #attempts: Attempts;
-  readonly #sql: Record<"lock" | "forgetWaits", string>;
+  readonly #sql: Record<"lock" | "held" | "forgetWaits", string>;
 
   constructor(dialect: Dialect, parts: { attempts: Attempts; database: CancelDatabase }) {
     this.#database = parts.database;
     this.#attempts = parts.attempts;
-    const { table, lockingOf } = dialect;
+    const { table, locking } = dialect;
     const held = heldAttempt(dialect);
     this.#sql = {
       lock: `
-        select job.key, job.state, job.lane, job.slot, job.gate, job.priority, job.limits, ${held.columns} from ${held.from}
-        where ${dialect.in("job.key", "bigint", ":jobs")} order by job.key${lockingOf("job")}`,
+        select key, state, lane, fence, slot, gate, priority, limits from ${table("jobs")}
+        where ${dialect.in("key", "bigint", ":jobs")} order by key${locking}`,
+      held: `select job.key, ${held.columns} from ${held.from} where ${dialect.in("job.key", "bigint", ":jobs")}`,
       forgetWaits: `delete from ${table("waits")} where ${dialect.in("job", "bigint", ":jobs")}`,
     };
   }
@@ -274,10 +276,7 @@ export class Cancel {
     yield* wait(database.prepare(tx));
     const now = yield* tx.time();
     const ended = jobs.map(({ key: job, lane }) => ({ job, lane, state: "cancelled" }) as const);
-    const attempts = running.map((held) => {
-      const keep = database.attemptsKept(database.lane(held.lane).queue);
-      return { job: held.key, held, keep, ...CANCELLED_ATTEMPT };
-    });
+    const attempts = yield* this.#attemptsOf(tx, running);
     yield* together(this.#attempts.record(tx, now, attempts), this.#cancel(tx, now, ended));
     yield* wait(database.recordEvents(tx, "job.cancelled", ended, isAlwaysRecorded));
     const waiting = jobs.filter(({ state }) => state === "waiting").map(({ key }) => key);
@@ -301,6 +300,18 @@ export class Cancel {
       // An exclusive claim may have ended: its queue is open again.
       tx.ready(database.lane(lane).queue);
     }
+  }
+
+  /** Read after the rows are locked: another attempt may have ended while this transaction waited for them. */
+  *#attemptsOf(tx: Tx, running: readonly Row[]): Script<EndedAttempt[]> {
+    if (running.length === 0) return [];
+    const database = this.#database;
+    const held = yield* tx.all<HeldAttempt & { key: JobKey }>(this.#sql.held, { jobs: running.map(({ key }) => key) });
+    const lanes = new Map(running.map(({ key, lane }) => [key, database.lane(lane)]));
+    return held.map((one) => {
+      const keep = database.attemptsKept((lanes.get(one.key) as { queue: string }).queue);
+      return { job: one.key, held: one, keep, ...CANCELLED_ATTEMPT };
+    });
   }
 
   *#cancel(tx: Tx, at: number, jobs: readonly FinishedJob[]): Script<void> {
