@@ -59,8 +59,6 @@ export interface AttemptEnding {
   error: JobError | null;
 }
 
-export const CANCELLED_ATTEMPT: AttemptEnding = { outcome: "cancelled", error: null };
-
 export type Unsuccessful = Exclude<Outcome, { kind: "succeeded" }>;
 
 /** `isDead`: its worker is dead, or not known to be alive. */

@@ -1,4 +1,3 @@
-import { CANCELLED_ATTEMPT } from "../../core/jobs/attempts.ts";
 import { FINISHED_STATES, type FinishedState, type JobState, mayMove } from "../../core/jobs/job.ts";
 import { needsAnotherStep } from "../../core/jobs/retention.ts";
 import type { LimitedJob } from "../../core/limits/limit-gate.ts";
@@ -307,10 +306,10 @@ export class Cancel {
     if (running.length === 0) return [];
     const database = this.#database;
     const held = yield* tx.all<HeldAttempt & { key: JobKey }>(this.#sql.held, { jobs: running.map(({ key }) => key) });
-    const lanes = new Map(running.map(({ key, lane }) => [key, database.lane(lane)]));
+    const queues = new Map(running.map(({ key, lane }) => [key, database.lane(lane).queue]));
     return held.map((one) => {
-      const keep = database.attemptsKept((lanes.get(one.key) as { queue: string }).queue);
-      return { job: one.key, held: one, keep, ...CANCELLED_ATTEMPT };
+      const keep = database.attemptsKept(queues.get(one.key) as string);
+      return { job: one.key, held: one, keep, outcome: "cancelled", error: null };
     });
   }
 
