@@ -159,7 +159,7 @@ export class StagePlanner {
    * target.
    */
   async lookUp({ stage }: StagePosition, { hash, parts }: Context, old: CompletedStages): Promise<FoundResult | null> {
-    if (stage.kind === "expand" && findStep(old, stage.name)?.output !== childrenOf(hash)) return null;
+    if (stage.kind === "expand" && !hasChildrenOf(old, stage.name, hash)) return null;
     const found = await this.#buildContext.lookUp(stage, hash, parts.target.id);
     const isOutside = stage.kind !== "expand" && stage.remove !== null;
     const before = findStep(old, stage.name);
@@ -176,8 +176,7 @@ export class StagePlanner {
     old: CompletedStages,
     isOwn = false,
   ): Promise<FoundResult | null> {
-    const areThere = findStep(old, stage.name)?.output === childrenOf(hash);
-    if (stage.remove !== null && !areThere && !isOwn) return null;
+    if (stage.remove !== null && !hasChildrenOf(old, stage.name, hash) && !isOwn) return null;
     const found = await this.#buildContext.lookUp(stage, hash, parts.target.id);
     return found !== null && isChildList(found.output) ? found : null;
   }
@@ -223,6 +222,12 @@ export class StagePlanner {
 export function hasResult(completed: CompletedStages, stage: string, key: ResultKey): boolean {
   const step = findStep(completed, stage);
   return step?.result === key && step.undone !== true;
+}
+
+/** Whether the target's children are those that the expand made for this context. When a target goes, its children do. */
+function hasChildrenOf(completed: CompletedStages, expand: string, hash: string): boolean {
+  const step = findStep(completed, expand);
+  return step?.output === childrenOf(hash) && step.undone !== true;
 }
 
 /** `row`: the target as it was read; undefined: it is new. */

@@ -123,8 +123,9 @@ export class TargetWriter implements TargetRegister {
 
   async #forget(segment: Segment, found: readonly TargetRow[]): Promise<void> {
     const below = segmentBelow(this.#buildContext.model, segment);
-    const rows = await this.#withdrawn(segment, found);
-    // Children first: while their parent exists, the next listing repeats this after a crash.
+    const rows = await this.#withdrawn(segment, found, below !== null);
+    // Children first: while their parent exists, the next listing repeats this after a crash. The parent is marked as gone by
+    // then: if it comes back, its children are created again.
     const parents = new Set<string>();
     for (const { path } of below === null ? [] : rows) {
       await this.goneBut(below as Segment, path, NO_TARGETS);
@@ -139,14 +140,14 @@ export class TargetWriter implements TargetRegister {
   }
 
   /**
-   * Marks targets of this build as gone before their removals are planned: a running attempt could still change the row or
-   * add children.
+   * Marks targets as gone before their removals are planned: those of this build, because a running attempt could still change
+   * the row or add children, and parents, whose completed stages name children that are about to be removed.
    */
-  async #withdrawn(segment: Segment, found: readonly TargetRow[]): Promise<TargetRow[]> {
+  async #withdrawn(segment: Segment, found: readonly TargetRow[], areParents: boolean): Promise<TargetRow[]> {
     const others: TargetRow[] = [];
     const paths: string[] = [];
     for (const row of found) {
-      if (this.#isSeen(row) && row.done !== GONE_MARK) paths.push(row.path);
+      if ((areParents || this.#isSeen(row)) && row.done !== GONE_MARK) paths.push(row.path);
       else others.push(row);
     }
     if (paths.length === 0) return others;

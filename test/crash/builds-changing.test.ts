@@ -43,6 +43,32 @@ wherever((stage, place) => {
         },
       );
 
+    for (const kills of [1, 2, 3, 4])
+      test(
+        `a file that comes back after ${kills} kills of the listing that removes its target has its children again`,
+        inFile(place),
+        async (t) => {
+          const scene = await stage(t);
+          const site = await documentsOf(scene, 5);
+          const first = scene.start("builder", { root: site.root });
+          await first.next("ready");
+          first.send({ type: "build" });
+          await first.next("built");
+          first.kill();
+          await first.end();
+          rmSync(join(site.root, "003.txt"));
+          for (let kill = 0; kill < kills; kill++) {
+            const id = await crashed(scene);
+            const child = scene.start("builder", { root: site.root, point: "listed:committed" });
+            await child.next("ready");
+            child.send({ type: "build", ...(id === null ? {} : { resume: id }) });
+            assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+          }
+          writeDocument(site.root, "003.txt", "title of 003.txt");
+          await isAsFromNothing(scene, site);
+        },
+      );
+
     test(
       "a killed listing resumes after its cursor, also if that file was removed, and finds earlier changes",
       inFile(place),
