@@ -252,7 +252,7 @@ test("jobs retry and cancel do what can be done, say what cannot, and then exit 
   const retried = await place.json<object>(["jobs", "retry", ids.failed, ids.good], 1);
   assert.deepEqual(retried, {
     retried: [ids.failed],
-    refused: [{ id: ids.good, reason: "It is succeeded; only failed and quarantined jobs can be retried." }],
+    refused: [{ id: ids.good, reason: "Its state is succeeded; only failed and quarantined jobs can be retried." }],
   });
   assert.equal((await hf.jobs.get(ids.failed))?.state, "pending");
   const cancelled = await place.run(["jobs", "cancel", ids.failed, ids.waiting]);
@@ -261,7 +261,7 @@ test("jobs retry and cancel do what can be done, say what cannot, and then exit 
   assert.equal(again.code, 1);
   assert.equal(
     again.stdout,
-    `not cancelled ${ids.waiting}: It is cancelled already.\nnot cancelled nope: There is no job nope.\n`,
+    `not cancelled ${ids.waiting}: It has already finished (cancelled).\nnot cancelled nope: There is no job nope.\n`,
   );
 });
 
@@ -278,7 +278,10 @@ test("quarantine retry and purge touch quarantined jobs only, and purge --all wa
   assert.deepEqual([health.code, health.stdout], [1, "not ok: 2 jobs are quarantined\n"]);
 
   const purged = await place.json<object>(["quarantine", "purge", ids.odd, ids.good], 1);
-  assert.deepEqual(purged, { purged: [ids.odd], refused: [{ id: ids.good, reason: "It is succeeded, not quarantined." }] });
+  assert.deepEqual(purged, {
+    purged: [ids.odd],
+    refused: [{ id: ids.good, reason: "Its state is succeeded, not quarantined." }],
+  });
   assert.equal(await hf.jobs.get(ids.odd), null);
   const unsure = await place.run(["quarantine", "purge", "--all"]);
   assert.equal(unsure.code, 2);

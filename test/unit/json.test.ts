@@ -55,32 +55,32 @@ circle.self = { back: circle };
 const ring: unknown[] = [];
 ring.push([ring]);
 const REFUSED: [string, unknown, string][] = [
-  ["a date", new Date(0), "input is a Date"],
-  ["a map", { a: new Map() }, "input.a is a Map"],
-  ["a set", [new Set()], "input[0] is a Set"],
-  ["a buffer", { bytes: Buffer.from("x") }, "input.bytes is a Buffer"],
-  ["a typed array", new Uint8Array(2), "input is a Uint8Array"],
-  ["a big integer", { a: [1, 2n] }, "input.a[1] is a bigint"],
-  ["a function", { f: () => 1 }, "input.f is a function"],
-  ["a symbol", Symbol("s"), "input is a symbol"],
-  ["not a number", { a: { b: Number.NaN } }, "input.a.b is NaN"],
-  ["infinity", [Number.POSITIVE_INFINITY], "input[0] is Infinity"],
-  ["a hole in an array", [undefined], "input[0] is undefined"],
-  ["a class instance", { p: new Point() }, "input.p is a Point"],
-  ["an error", new Error("e"), "input is a Error"],
-  ["an object with toJSON", { toJSON: () => 1 }, "input is an object with toJSON"],
-  ["a symbol for a name", { a: { [Symbol("s")]: 1 } }, "input.a is an object with a symbol for a name"],
-  ["an array with names", { found: "abc".match(/b/) }, "input.found is an array with properties of its own"],
-  ["an array with names only", [Object.assign([1], { more: 2 })], "input[0] is an array with properties of its own"],
-  ["what has an odd name", { "a b": [{ "": 1n }] }, 'input["a b"][0][""] is a bigint'],
-  ["a boxed number", { n: Object(1) }, "input.n is a Number"],
-  ["a cycle of objects", circle, "input.self.back is a cycle"],
-  ["a cycle of arrays", ring, "input[0][0] is a cycle"],
+  ["a date", new Date(0), "The input is a Date"],
+  ["a map", { a: new Map() }, "`input.a` is a Map"],
+  ["a set", [new Set()], "`input[0]` is a Set"],
+  ["a buffer", { bytes: Buffer.from("x") }, "`input.bytes` is a Buffer"],
+  ["a typed array", new Uint8Array(2), "The input is a Uint8Array"],
+  ["a big integer", { a: [1, 2n] }, "`input.a[1]` is a bigint"],
+  ["a function", { f: () => 1 }, "`input.f` is a function"],
+  ["a symbol", Symbol("s"), "The input is a symbol"],
+  ["not a number", { a: { b: Number.NaN } }, "`input.a.b` is NaN"],
+  ["infinity", [Number.POSITIVE_INFINITY], "`input[0]` is Infinity"],
+  ["a hole in an array", [undefined], "`input[0]` is undefined"],
+  ["a class instance", { p: new Point() }, "`input.p` is a Point"],
+  ["an error", new Error("e"), "The input is a Error"],
+  ["an object with toJSON", { toJSON: () => 1 }, "The input is an object with toJSON"],
+  ["a symbol for a name", { a: { [Symbol("s")]: 1 } }, "`input.a` is an object with a symbol for a name"],
+  ["an array with names", { found: "abc".match(/b/) }, "`input.found` is an array with properties of its own"],
+  ["an array with names only", [Object.assign([1], { more: 2 })], "`input[0]` is an array with properties of its own"],
+  ["what has an odd name", { "a b": [{ "": 1n }] }, '`input["a b"][0][""]` is a bigint'],
+  ["a boxed number", { n: Object(1) }, "`input.n` is a Number"],
+  ["a cycle of objects", circle, "`input.self.back` is a cycle"],
+  ["a cycle of arrays", ring, "`input[0][0]` is a cycle"],
 ];
 for (const [what, value, says] of REFUSED) {
   test(`${what} is rejected, and the error names its place`, () => {
     assert.throws(
-      () => toJson(value, "input"),
+      () => toJson(value, "The input"),
       (error) => {
         assert.ok(error instanceof HoldfastError);
         assert.equal(error.code, "NOT_JSON");
