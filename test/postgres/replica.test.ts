@@ -1,4 +1,6 @@
 import assert from "node:assert/strict";
+import { subscribe } from "node:diagnostics_channel";
+import type { Socket } from "node:net";
 import { after, before, describe, test } from "node:test";
 import { HoldfastError, job, open } from "../../src/index.ts";
 import { type JsonError, Place } from "../cli/holdfast.ts";
@@ -86,11 +88,13 @@ describe("a replica", { skip: noRestart, timeout: 120_000 }, () => {
 /** Whether it came to something. */
 const SO = [() => true, () => false] as const;
 
-/** How many connections to the server this process holds. */
+/** Every socket that this thread has opened: those that do not keep the process alive are in no list of Node's. */
+const sockets = new Set<Socket>();
+subscribe("net.client.socket", (message) => sockets.add((message as { socket: Socket }).socket));
+
 function openSockets(server: PostgresServer): number {
-  const { port } = new URL(server.url());
-  const handles = (process as unknown as { _getActiveHandles(): { remotePort?: number }[] })._getActiveHandles();
-  return handles.filter(({ remotePort }) => remotePort === Number(port)).length;
+  const port = Number(new URL(server.url()).port);
+  return [...sockets].filter(({ destroyed, remotePort }) => !destroyed && remotePort === port).length;
 }
 
 function isReadOnly(error: unknown): true {
