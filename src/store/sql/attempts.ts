@@ -26,6 +26,18 @@ export interface HeldAttempt extends Pick<AttemptRow, "n" | "fence" | "attempt" 
   startedAt: number | null;
 }
 
+/** A running job, as the end of its attempt reads it. */
+export interface RunningJob extends HeldAttempt {
+  key: JobKey;
+  lane: number;
+  policy: number;
+  errors: number;
+  crashes: number;
+  expiresAt: number;
+  priority: number;
+  limits: string | null;
+}
+
 /**
  * The columns of `HeldAttempt`, and the tables to read them from. A statement that waits for the job's row may count `n` too low
  * on PostgreSQL, unless it compares the fence: `n` is as of its beginning.

@@ -6,7 +6,7 @@ import type { LeaseRef, LeaseState } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { slotOf } from "../../job-row.ts";
-import { type EndedAttempt, type HeldAttempt, heldAttempt } from "../../sql/attempts.ts";
+import { type EndedAttempt, heldAttempt, type RunningJob } from "../../sql/attempts.ts";
 import { LeaseStates } from "../../sql/notes.ts";
 import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
@@ -155,7 +155,7 @@ export class Settle {
   ): Promise<{ ended: SettleResult[]; next: NewJob[]; batch: WorkBatch | null }> {
     const [now, rows] = await Promise.all([tx.now(), this.#history(tx, endings)]);
     const held = endings.filter((ending) => isHeld(ending, rows.get(ending.job)));
-    const ending = held.map(({ job, work }) => ({ job, lane: (rows.get(job) as History).lane, work }));
+    const ending = held.map(({ job, work }) => ({ job, lane: (rows.get(job) as RunningJob).lane, work }));
     const batch = await runAsync(this.#parts.batches.ending(tx, ending));
     const moves: Move[] = [];
     const ended = endings.map((ending): SettleResult => {
@@ -186,7 +186,7 @@ export class Settle {
     return [{ job: held.key, held, keep, ...attemptEnding(outcome, next, expiresAt !== undefined && !isOwn) }];
   }
 
-  #untenable(batch: WorkBatch, { lane }: History, { job, outcome, work }: AttemptEnd): Outcome | undefined {
+  #untenable(batch: WorkBatch, { lane }: RunningJob, { job, outcome, work }: AttemptEnd): Outcome | undefined {
     if (outcome.kind !== "succeeded" || !this.#parts.batches.isPipelines(lane)) return undefined;
     return batch.refusal(job, work);
   }
@@ -250,9 +250,9 @@ export class Settle {
     return refused === undefined ? outcome : rejectedFollowUp(refused);
   }
 
-  async #history(tx: Tx, endings: readonly AttemptEnd[]): Promise<Map<JobKey, History>> {
+  async #history(tx: Tx, endings: readonly AttemptEnd[]): Promise<Map<JobKey, RunningJob>> {
     const history = endings.some(({ expiresAt }) => expiresAt === undefined) ? this.#sql.history : this.#sql.judged;
-    const found = named<History>(await tx.rows(history, ...lists(endings, "job")));
+    const found = named<RunningJob>(await tx.rows(history, ...lists(endings, "job")));
     const { catalog } = this.#parts;
     const [lanes, policies] = [found.map(({ lane }) => lane), found.map(({ policy }) => policy)];
     await catalog.knowLanes(tx.rows, lanes);
@@ -312,26 +312,15 @@ export class Settle {
   }
 }
 
-interface History extends HeldAttempt {
-  key: JobKey;
-  lane: number;
-  policy: number;
-  errors: number;
-  crashes: number;
-  expiresAt: number;
-  priority: number;
-  limits: string | null;
-}
-
 interface Move {
-  row: History;
+  row: RunningJob;
   next: Next;
   outcome: Outcome;
   gate: string | null;
   ending: AttemptEnd;
 }
 
-function isHeld({ fence, expiresAt }: AttemptEnd, row: History | undefined): boolean {
+function isHeld({ fence, expiresAt }: AttemptEnd, row: RunningJob | undefined): boolean {
   return row !== undefined && row.fence === fence && (expiresAt ?? row.expiresAt) === row.expiresAt;
 }
 

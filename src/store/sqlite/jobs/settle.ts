@@ -6,7 +6,7 @@ import { type FinishedState, isFinished, type JobState } from "../../../core/job
 import { type LeaseState, leaseState, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import { COUNTED } from "../../job-row.ts";
-import { type Attempts, type HeldAttempt, heldAttempt } from "../../sql/attempts.ts";
+import { type Attempts, heldAttempt, type RunningJob } from "../../sql/attempts.ts";
 import type { Cancel } from "../../sql/operate.ts";
 import type { FinishedJob } from "../../sql/retention.ts";
 import { type ReclaimedLease, runSync, type Tx as ScriptTx } from "../../sql/script.ts";
@@ -155,13 +155,13 @@ export class Settle {
     return endings.map((ending) => ending && ending.next);
   }
 
-  #history(leases: readonly LeaseRef[]): Map<JobKey, History> {
-    const rows = this.#sql.history.all<History>(JSON.stringify(leases.map(({ job }) => job)));
+  #history(leases: readonly LeaseRef[]): Map<JobKey, RunningJob> {
+    const rows = this.#sql.history.all<RunningJob>(JSON.stringify(leases.map(({ job }) => job)));
     return new Map(rows.map((row) => [row.key, row]));
   }
 
   /** Null: the lease is gone, was ended already, or no longer expires at `expiresAt`. */
-  #decide(held: Map<JobKey, History>, lease: LeaseRef, outcome: Unsuccessful, ended: Ended): Ending | null {
+  #decide(held: Map<JobKey, RunningJob>, lease: LeaseRef, outcome: Unsuccessful, ended: Ended): Ending | null {
     const { by, isOwn = false, work } = ended;
     const row = held.get(lease.job);
     if (row === undefined || row.fence !== lease.fence || (ended.expiresAt ?? row.expiresAt) !== row.expiresAt) return null;
@@ -297,21 +297,10 @@ interface Ended {
 }
 
 interface Ending extends Pick<Ended, "by" | "work"> {
-  row: History;
+  row: RunningJob;
   outcome: Unsuccessful;
   next: Next;
   isDead: boolean;
-}
-
-interface History extends HeldAttempt {
-  key: JobKey;
-  lane: number;
-  policy: number;
-  errors: number;
-  crashes: number;
-  expiresAt: number;
-  priority: number;
-  limits: string | null;
 }
 
 export class Leases {
