@@ -263,6 +263,8 @@ export class Holdfast implements AsyncDisposable {
     if (options.signals !== undefined) checkBoolean(options.signals, "signals");
     if (!Array.isArray(defs)) throw invalidOption("work needs an array of jobs and pipelines.", "Call hf.work([resize]).");
     if (this.#engine.isReadOnly) throw recoveryPending(this.#engine.location.name);
+    if (defs.length === 0)
+      this.#engine.log.warn("hf.work was given no jobs: this worker runs nothing", { hint: "Call hf.work([resize])." });
     const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def, "hf.work")]));
     const worker = this.#work(all, options);
     if (options.signals) this.#ignoreSignals ??= onSignals(() => this.close());

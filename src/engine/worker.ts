@@ -118,10 +118,7 @@ export class WorkerLoop implements Worker {
     await this.stop();
   }
 
-  /**
-   * @internal For tests: resolves when nothing is left that is due: nothing runs here, every outcome is on the disk, and a
-   * claim would find nothing. Delayed jobs stay delayed: no time is made to pass.
-   */
+  /** @internal For tests: resolves when nothing due is left, and every outcome is on the disk. Delayed jobs stay delayed. */
   async untilDrained(): Promise<DrainResult> {
     const drained = (this.#drained = { ran: 0, unsuccessful: [] as Attempt[] });
     for (;;) {
@@ -299,10 +296,7 @@ export class WorkerLoop implements Worker {
     queueMicrotask(() => this.#runTurn());
   };
 
-  /**
-   * Another process has committed. Asking for the write lock is cheap for the worker that gets the jobs and a waste for all others,
-   * so a worker whose last claim found nothing reads first.
-   */
+  /** Another process committed. A worker whose last claim found nothing reads first: most would take the write lock in vain. */
   #peek(): void {
     if (!this.#isDry || this.#isPeeking) return void this.#wakes++;
     if (this.#foundJobs) return this.#wake();

@@ -21,6 +21,15 @@ suite("a worker runs what is enqueued", () => {
     assert.equal((await hf.jobs.wait(later)).output, 4);
   });
 
+  test("a worker without jobs logs that it runs nothing", async (t) => {
+    const { hf, logged } = await memory(t);
+    hf.work([]);
+    assert.deepEqual(
+      logged.map(({ level, message }) => [level, message]),
+      [["warn", "hf.work was given no jobs: this worker runs nothing"]],
+    );
+  });
+
   test("a worker runs higher priorities first, then first in, first out", async (t) => {
     const { hf } = await memory(t);
     const order: unknown[] = [];
