@@ -25,7 +25,6 @@ const OTHER_DEFINITION_PAUSE_MS = 5_000;
 /** Leftover jobs of an ended build are cancelled within this time. */
 const CLEAR_RETRY_MS = 1_000;
 
-/** What this process needs to work on the builds of one pipeline. */
 export class PipelineRuntime {
   readonly engine: Engine;
   readonly model: Model;
@@ -39,7 +38,6 @@ export class PipelineRuntime {
   readonly #views: Batcher<JobKey, WorkView | null>;
   readonly #prefetched = new WeakMap<Claimed, Promise<WorkView | null>>();
   #buildContext: BuildContext | null = null;
-  /** Builds that this process is about to release. */
   readonly #leaving = new Set<BuildKey>();
   #restsUntil = Number.NEGATIVE_INFINITY;
 
@@ -75,7 +73,9 @@ export class PipelineRuntime {
 
   /** Null: the job is no work item any more. */
   view(claimed: Claimed): Promise<WorkView | null> {
-    return this.#prefetched.get(claimed) ?? this.#views.get(claimed.job);
+    const view = this.#prefetched.get(claimed);
+    this.#prefetched.delete(claimed);
+    return view ?? this.#views.get(claimed.job);
   }
 
   isInside(path: string): boolean {
@@ -237,7 +237,6 @@ export class BudgetReserver {
     return stageEstimate(stage, context) ?? this.mean(stage.name);
   }
 
-  /** The mean cost of past attempts; null while there are none. */
   async mean(stage: string): Promise<Amount | null> {
     const { store, clock } = this.#engine;
     const now = clock.monotonic();

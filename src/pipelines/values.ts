@@ -19,7 +19,9 @@ import type { StoredResult } from "../store/work.ts";
 import type { WorkStore } from "../store/store.ts";
 
 /** All values together, in UTF-16 units. */
-const MAX_RECENT_CHARS = 2_000_000;
+const MAX_RECENT_CHARS = 1_000_000;
+/** What an entry takes besides its text: the hash, and its place in the map. */
+const ENTRY_CHARS = 200;
 
 /** Values between stages: small JSON is stored in rows; bytes and large JSON are stored as artifacts. */
 export class Values {
@@ -36,7 +38,6 @@ export class Values {
     return this.#recent.get(hash);
   }
 
-  /** `what` names the value in errors. */
   async keep(value: unknown, what: string): Promise<StoredValue> {
     if (value instanceof Uint8Array) return this.#store(value);
     const text = toJson(value, what);
@@ -66,11 +67,11 @@ export class Values {
   #remember(hash: ValueHash, text: string): void {
     if (this.#recent.has(hash)) return;
     this.#recent.set(hash, text);
-    this.#recentLength += text.length;
+    this.#recentLength += ENTRY_CHARS + text.length;
     for (const [oldest, { length }] of this.#recent) {
       if (this.#recentLength <= MAX_RECENT_CHARS) return;
       this.#recent.delete(oldest);
-      this.#recentLength -= length;
+      this.#recentLength -= ENTRY_CHARS + length;
     }
   }
 
