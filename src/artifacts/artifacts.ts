@@ -20,11 +20,7 @@ export interface ArtifactsOptions {
   mode?: number;
 }
 
-/**
- * Files named after the sha-256 of their bytes, in one folder that many processes share. A stored artifact survives a power cut,
- * and a reader gets the stored bytes or an error. The store knows the references: a transaction that writes references calls
- * `missing` first, and `sweep` asks the store for them.
- */
+/** Files named after their sha-256, shared by many processes. They survive a power cut; readers get the bytes or an error. */
 export class Artifacts {
   readonly #layout: Layout;
   readonly #alive: Liveness;
@@ -50,7 +46,6 @@ export class Artifacts {
     return artifacts;
   }
 
-  /** Bytes, text as UTF-8, a stream of any size, or the content of a file. Equal bytes are stored once. */
   async put(data: ArtifactData): Promise<Stored> {
     return this.#writer.put(data, this.#hold());
   }
@@ -104,10 +99,7 @@ export class Artifacts {
     return path;
   }
 
-  /**
-   * Called inside the transaction that references the hashes: artifacts that exist then stay if it commits. Restores what a sweep
-   * has just moved to the trash. Bytes are verified when they are read, not here.
-   */
+  /** Call it in the transaction that references the hashes: what exists then stays if it commits. Restores from the trash. */
   missing(hashes: Iterable<string>): string[] {
     return [...new Set(hashes)].filter((hash) => {
       const path = this.#layout.fileOf(hash);

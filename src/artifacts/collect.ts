@@ -68,10 +68,7 @@ async function copy(pieces: AsyncIterable<Buffer>, to: string, mode: number): Pr
 
 const PIECE = 256 * 1024;
 
-/**
- * The bytes of an open file. The last piece is held back until the hash matches: a reader never reaches the end of wrong bytes,
- * nor reads far beyond the expected size. Throws `wrong` otherwise.
- */
+/** Holds the last piece back until the hash matches: no reader reaches the end of wrong bytes. Throws `wrong` otherwise. */
 export async function* verifiedPieces(
   handle: FileHandle,
   { hash, size }: { hash: string; size?: number },

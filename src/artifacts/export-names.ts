@@ -105,10 +105,7 @@ export function safePath(text: string): string {
   return edges.split("/").map(safePart).join("/");
 }
 
-/**
- * The names that a text may have in an export, the best first: itself as a path, with a hash in its folder, with a hash in no
- * folder. The choice depends only on the names that are taken before.
- */
+/** Names for a text, best first: its path, a hash in its folder, a hash alone. Depends only on the names taken before. */
 export function* namesFor(text: string, identity = text): Iterable<string> {
   const path = safePath(text);
   yield path;

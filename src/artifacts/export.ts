@@ -31,10 +31,7 @@ interface Parts {
   pieces: (hash: string) => AsyncIterable<Buffer>;
 }
 
-/**
- * Writes everything into a temporary folder beside the target and renames it once: other processes see a complete export or none.
- * A record in the artifacts' folder names the temporary folder, so that it is removed if this process dies.
- */
+/** All or nothing: writes a temporary folder and renames it once. Its record lets another process remove it after a crash. */
 export async function exportTo(
   parts: Parts,
   dir: string,

@@ -3,8 +3,7 @@ import { readdir, readFile, rm, stat } from "node:fs/promises";
 import { basename, isAbsolute, join } from "node:path";
 import { faultOf, isAbsent, isHash, Layout, nameFor, passArtifactPoint, syncFolderNow, tokenOf } from "./folder.ts";
 
-// The second call, for artifacts that are about to be removed, must wait for transactions that have called `missing` already:
-// SQLite's write lock does that, and on PostgreSQL a lock that those transactions share.
+// Its second call must wait for transactions that called `missing`: by SQLite's write lock, on PostgreSQL by a shared lock.
 export type IsReferenced = (hashes: string[]) => Promise<ReadonlySet<string>>;
 
 export interface Swept {
@@ -15,10 +14,7 @@ export interface Swept {
 
 const BATCH = 250;
 
-/**
- * Removes artifacts that have no reference and were not stored for a while. It first moves them to the trash, where no transaction
- * finds them, then reads the references again and restores those that have one by now. See docs/decisions/026.
- */
+/** Moves old unreferenced artifacts to the trash, then reads references again: restores or removes. See docs/decisions/026. */
 export async function sweep(
   parts: { layout: Layout; trash: Trash; token: string; cutoff: number },
   isReferenced: IsReferenced,
@@ -106,9 +102,8 @@ interface TrashedArtifact {
 }
 
 /**
- * Holds what a sweep is about to remove. Only that sweep removes a file, by this name; any process may restore it. Whichever comes
- * first, the other finds nothing: the sweep cannot remove a restored artifact. All of it is synchronous: a store calls it inside
- * its transaction.
+ * Holds what a sweep is about to remove. Only that sweep removes a file, by this name; any process may restore it. Whichever
+ * comes first, the other finds nothing. All of it is synchronous: a store calls it inside its transaction.
  */
 export class Trash {
   readonly #layout: Layout;
@@ -119,10 +114,8 @@ export class Trash {
     this.#now = now;
   }
 
-  /**
-   * Moves an artifact to the trash; null if it is missing, or was touched since `cutoff`. Reads its time after the rename: a
-   * process that touches it by its own name did so before, or does not find it.
-   */
+  // Null: missing, or touched since `cutoff`. Its time is read after the rename: a process that touches it by its own name did so
+  // before, or does not find it.
   discard(hash: string, token: string, cutoff: number): TrashedArtifact | null {
     const artifact = { name: `${hash}.${nameFor(token)}`, hash, token };
     if (unlessAbsent(() => renameSync(this.#layout.fileOf(hash), this.#fileOf(artifact))) === null) return null;
@@ -182,7 +175,6 @@ export class Trash {
   }
 }
 
-/** Null: the file is not there. */
 function unlessAbsent<T>(run: () => T): T | null {
   try {
     return run();

@@ -53,7 +53,6 @@ function nullIfMissing(error: unknown): null {
   throw error;
 }
 
-/** Opens the database, or creates it. With `delivers`, the command delivers events to the config's sinks and makes scheduled backups. */
 export function openOrCreate(
   command: Command,
   {
@@ -83,7 +82,6 @@ export function isManual(command: Command): boolean {
   return configOf(command)?.options.recovery === "manual";
 }
 
-/** Advice to recover, for the same database and config. */
 export function recoverAdvice(command: Command): string {
   return `${RECOVER_COMMAND}${isManual(command) ? " --apply" : ""}${sameDatabase(command)}`;
 }

@@ -45,10 +45,7 @@ export interface OpenDatabase {
   command: Command;
 }
 
-/**
- * Opens the existing database for one command and prints the answer. Arguments are checked in a `preAction` hook, before
- * that.
- */
+/** Opens the existing database for one command and prints the answer. A `preAction` hook checks arguments before that. */
 export function onDatabase<Given extends unknown[]>(
   run: (database: OpenDatabase, ...given: Given) => Promise<Answer | void>,
 ): (...given: [...Given, Command]) => Promise<void> {

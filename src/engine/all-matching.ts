@@ -20,10 +20,7 @@ const ACTIONS: Record<MatchingAction, { call: string; done: string; states: read
 /** Jobs of one transaction: a claim waits for no more than that. */
 const BATCH_SIZE = 50;
 
-/**
- * Changes all jobs that match, from the newest down. So each is met once, and jobs that are added meanwhile are not. After a
- * crash, the same call continues with the jobs that are left, since those it has changed match no more.
- */
+/** From the newest down: each job is met once, and none that is added meanwhile. After a crash, the same call continues. */
 export async function changeMatching(store: Store, action: MatchingAction, filter: JobFilter): Promise<MatchingResult> {
   const result: MatchingResult = { matched: 0, changed: 0 };
   for await (const jobs of matching(store, selectionOf(action, filter), BATCH_SIZE)) {

@@ -35,7 +35,6 @@ export class SettleAs extends Error {
   }
 }
 
-/** One attempt at a job in this process: its lease, its signal, and in the end the settlement for the store. */
 export class Attempt implements LeaseOwner, Settlement {
   readonly job: Claimed["job"];
   readonly fence: Claimed["fence"];
@@ -46,9 +45,8 @@ export class Attempt implements LeaseOwner, Settlement {
   slot = -1;
   /** Set when the lease is gone: the store rejects every later write of the handler. */
   lost: LossReason | null = null;
-  /** Jobs that the handler enqueued; they commit with a success, or not at all. */
+  /** Jobs that the handler enqueued, and callbacks of `commit`: both run in the transaction of a success, or not at all. */
   followUps: NewJob[] | undefined;
-  /** Callbacks of `commit`; they run in the transaction of a success, or not at all. */
   commit: CommitRows[] | undefined;
   work: WorkEnd | undefined;
   decided: Next | undefined;

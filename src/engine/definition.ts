@@ -100,7 +100,6 @@ export function job(
   return definition as unknown as JobDef<never, unknown, never>;
 }
 
-/** `call` names the caller's function in the error. */
 export function definitionOf(def: unknown, call?: string): Definition {
   const candidate = def as Partial<Definition> | null;
   if (
@@ -163,7 +162,6 @@ export interface QueueOptions {
 
 export interface DeclaredLimits {
   declaration: Declaration;
-  /** How many log lines of an attempt are stored; default none. */
   logs?: number;
   isEmpty: boolean;
   keys: readonly (((input: unknown) => string) | undefined)[];

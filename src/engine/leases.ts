@@ -42,8 +42,7 @@ interface HeldSlot extends LeaseRef {
 }
 
 /**
- * The leases of this process in memory shared by its threads: the main thread adds a lease after its claim, the keeper thread
- * reads it. So a hundred claims cost no message, and a main thread that is busy for a minute need not be asked. Only the main
+ * Leases in memory shared by the threads: a claim costs no message, and a busy main thread need not be asked. Only the main
  * thread fills and frees slots; either thread may move one on from WAITING and RUNNING, by compare-and-exchange.
  */
 export class LeaseTable {
@@ -151,10 +150,9 @@ const MAX_WATCH_DELAY_MS = 150;
 const MAX_GAPS = 64;
 
 /**
- * Reports expired leases without asking the store: an unreachable server keeps the renewal waiting for longer than a lease
- * lasts, and another process may run the job by then. Where the process or its host was suspended, nothing could be renewed:
- * then a lease gets as much time as other processes leave it before they reclaim. A lease that expired before the gap was
- * lost before it, so a stuttering host delays no loss for long.
+ * Reports expired leases without asking the store: a renewal at an unreachable server may wait for longer than a lease lasts,
+ * and another process may run the job by then. After a suspension a lease gets the time that other processes leave it before
+ * they reclaim; one that expired before the gap is lost, so a stuttering host delays no loss for long.
  */
 export class LeaseWatch {
   readonly #parts: Pick<KeeperParts, "leaseTable" | "clock" | "onLoss">;
@@ -232,10 +230,7 @@ interface KeeperParts {
   onTimedOut: (timedOut: TimedOut) => void;
 }
 
-/**
- * Renews all leases of a process together, settles attempts at their timeout, returns prefetched jobs that wait too long, and
- * reports losses. It runs in its own thread where it can, so that a handler that blocks the event loop keeps its job.
- */
+/** Renews leases, settles timeouts, returns prefetched jobs; in its own thread where it can, so that no handler blocks it. */
 export class Keeper {
   readonly #parts: KeeperParts;
   #inspectedAt = 0;

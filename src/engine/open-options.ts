@@ -71,7 +71,6 @@ export interface OpenOptions {
   onStop?: (drain: number) => void;
 }
 
-/** What is checked of each option before anything is opened. */
 const CHECKS: Record<keyof OpenOptions, (given: never) => unknown> = {
   durability: (given: Durability) => checkOneOf(given, ["power", "process"], "durability"),
   driver: (given: "node:sqlite" | "better-sqlite3") => checkOneOf(given, ["node:sqlite", "better-sqlite3"], "driver"),

@@ -18,7 +18,6 @@ import type { Attempt } from "./attempt.ts";
 
 const WRITE_INTERVAL_MS = 200;
 
-/** Writes what running attempts report, progress and log lines, in batches. */
 export class ProgressWriter {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -119,7 +118,6 @@ export class MinuteRecorder {
     if (end !== null) this.#add(claimed, end, runMs, claimed.expiresAt - claimed.lease);
   }
 
-  /** An attempt that was claimed by hand, with its job as it was claimed. */
   countClaim(job: Job, { outcome, decided }: Pick<Settlement, "outcome" | "decided">): void {
     const end = endOf(outcome, decided);
     const { startedAt = job.createdAt } = job;
@@ -160,7 +158,6 @@ export class MinuteRecorder {
   }
 }
 
-/** Null: given back. */
 function endOf(outcome: Settlement["outcome"], decided: Settlement["decided"]): EndedAttempt["end"] | null {
   if (outcome.kind === "released" || outcome.kind === "interrupted") return null;
   if (outcome.kind === "succeeded") return "succeeded";

@@ -10,10 +10,7 @@ type Api = typeof OpenTelemetry;
 const SYSTEM = { "messaging.system": "holdfast" };
 const TRACE = /^00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})$/;
 
-/**
- * Spans and metrics of OpenTelemetry, by the semantic conventions of messaging, through whatever SDK the program has set up. The
- * context of the producer is stored with the job, and the span of each attempt links to it.
- */
+/** OpenTelemetry's spans and metrics of messaging. An attempt's span links to its producer's, stored with the job. */
 export class Telemetry {
   readonly #api: Api;
   readonly #tracer;
@@ -48,7 +45,6 @@ export class Telemetry {
     this.#stopObserving();
   }
 
-  /** Sends jobs under a producer span, whose context they keep. */
   async send(jobs: readonly NewJob[], write: () => Promise<Enqueued[]>): Promise<Enqueued[]> {
     const [first] = jobs;
     if (first === undefined) return write();
@@ -77,7 +73,6 @@ export class Telemetry {
     return active === undefined ? undefined : traceOf(active);
   }
 
-  /** The span of an attempt, which links to the context that its job was stored with. */
   process(claimed: Claimed): AttemptSpan {
     const attributes = {
       ...SYSTEM,
@@ -142,7 +137,6 @@ export class Telemetry {
   }
 }
 
-/** The span of an attempt, and within it that of writing its end. */
 export interface AttemptSpan {
   run<T>(call: () => T): T;
   finished(outcome: Outcome): void;

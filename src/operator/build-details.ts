@@ -26,7 +26,6 @@ export interface GridPage {
   segments: string[][];
   segment: number;
   rows: GridRow[];
-  /** For `after` of the next page. */
   next?: string;
 }
 
@@ -64,7 +63,6 @@ function isBefore(a: string, b: string): boolean {
   return Buffer.compare(Buffer.from(a), Buffer.from(b)) < 0;
 }
 
-/** What a build had spent by an instant, and the budget that it had then. */
 export interface SpendPoint {
   at: number;
   spent: Required<Cost>;
@@ -74,10 +72,7 @@ export interface SpendPoint {
 /** More audit entries of one build than an operator ever makes. */
 const MAX_ENTRIES = 1_000;
 
-/**
- * The spend of a build over time, from the costs of its results and the audit entries of its budgets. Charges of attempts without a
- * result have no time of their own: the curve is scaled so that it ends at what was spent.
- */
+/** Scaled to end at what was spent: the charges of attempts without a result have no time of their own. */
 export async function spendPoints(
   { work, audit }: Pick<Store, "work" | "audit">,
   build: BuildRow,

@@ -81,12 +81,7 @@ export interface ScheduleDetails extends Schedule {
   nextRuns: number[];
 }
 
-/**
- * What an operator can do with an open database beyond the public API. The command line works through these methods and the public
- * API, and never touches the engine; `test/unit/layers.test.ts` checks it.
- *
- * An Operator holds no state: `new Operator(hf)` is free, and closing `hf` ends it.
- */
+/** What operators can do beyond the public API, without state. Commands use only these two: see `test/unit/layers.test.ts`. */
 export class Operator {
   readonly #hf: Holdfast;
 
@@ -160,7 +155,6 @@ export class Operator {
     return overviewOf(this.#hf);
   }
 
-  /** Why the oldest pending job of each of these queues does not run. */
   async explainOldest(queues: readonly string[]): Promise<OldestJob[]> {
     const asked = queues.map((queue) => ({ queue }));
     const found = (await ifReadable(() => explainJobs(this.#engine.store, asked))) ?? [];
@@ -179,7 +173,6 @@ export class Operator {
     return (await this.#engine.store.queries.overview()).queues;
   }
 
-  /** What ended in the last minutes, by minute and queue. */
   minutes(last: number, of: { queue?: string; step?: number }): Promise<QueueMinute[]> {
     return this.#engine.store.queues.minutes({ from: Math.floor(this.now() / MINUTE_MS) - last + 1, ...of });
   }
@@ -194,7 +187,6 @@ export class Operator {
     return queues.setPaused(queue, paused);
   }
 
-  /** How many jobs `hf.jobs.retryAll`, `cancelAll` or `removeAll` would try to change. */
   countMatching(action: MatchingAction, filter: JobFilter): Promise<number> {
     return countMatching(this.#engine.store, action, filter);
   }
@@ -282,12 +274,10 @@ export class Operator {
     return unfinished(this.#engine.store.builds, pipeline);
   }
 
-  /** Targets by stages of a build, a page of them. Throws `NO_SUCH_BUILD`. */
   async grid(build: string, page: { segment: number; after?: string; limit: number }): Promise<GridPage> {
     return gridPage(this.#engine.store.work, await this.build(build), page);
   }
 
-  /** What a build has spent over time, against its budget. Throws `NO_SUCH_BUILD`. */
   async spend(build: string): Promise<SpendPoint[]> {
     return spendPoints(this.#engine.store, await this.build(build), this.now());
   }
@@ -340,7 +330,6 @@ export class Operator {
     return this.#engine.store.audit.record({ action: "api.called", name: `${method} ${path}`, after });
   }
 
-  /** All schedules, with what happens to missed ticks and when they run next. */
   async schedules(): Promise<ScheduleDetails[]> {
     const stored = (await ifReadable(() => this.#engine.store.schedules.list())) ?? [];
     return stored.map((schedule) => {

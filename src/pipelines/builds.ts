@@ -346,10 +346,7 @@ export class Builds {
   }
 }
 
-/**
- * Records a rejected confirmation token in the audit log, without the token, in a transaction of its own because the rejected
- * one was rolled back.
- */
+/** Audits a rejected token, without the token, in a transaction of its own: the rejected one was rolled back. */
 async function watched<T>(engine: Engine, build: string, use: () => Promise<T>): Promise<T> {
   try {
     return await use();

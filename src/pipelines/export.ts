@@ -35,16 +35,12 @@ interface ResultFile {
 
 interface Found extends ToPlace {
   result: Omit<Exported, "files">;
-  /** The output, if there is one, and the artifacts. */
   files: ResultFile[];
 }
 
 type File = { path: string } & ResultFile["from"];
 
-/**
- * Exports the outputs of a build as files: `<stage>/<target>.json`, or `.bin` for bytes; an artifact as
- * `<stage>/<target>/<name>`.
- */
+/** Outputs as `<stage>/<target>.json`, or `.bin` for bytes; an artifact as `<stage>/<target>/<name>`. */
 export async function exportBuild(
   parts: { store: Store; artifacts: Artifacts },
   build: BuildRow,
@@ -129,11 +125,7 @@ interface Placed {
   artifacts: string[];
 }
 
-/**
- * Chooses the paths of an export from ids, names and stages alone. A target whose id is a plain path gets that path. Other
- * targets, and the later of two that collide, get a hash in their name. Plain ids are placed first so that no other target
- * takes their path.
- */
+/** Paths from ids, names and stages alone: plain ids first, at their path; others, and collisions, get a hash in the name. */
 export class ExportPlaces {
   readonly #files = new ExportNames();
   readonly #folders = new Map<string, string>();

@@ -263,7 +263,6 @@ export function checkNames(names: unknown, option: string): string[] {
   );
 }
 
-/** Matches relative addresses in static imports and exports. */
 const RELATIVE_IMPORT = /\b(?:import|export)\b(?:[^"'`;()]*?\bfrom)?\s*["'](\.\.?\/[^"']+)["']/g;
 
 const modules = new WeakMap<PipelineDefinition, string>();

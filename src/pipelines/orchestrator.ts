@@ -24,7 +24,6 @@ import { SourceChanges } from "./sources/changes.ts";
 import type { PipelineRuntime } from "./pipeline-runtime.ts";
 import type { BuildStore, Store } from "../store/store.ts";
 
-/** Lower bound between two looks, however many commits arrive. */
 const MIN_LOOK_INTERVAL_MS = 25;
 /** Upper bound between two looks, because a notification may be lost. */
 const MAX_LOOK_INTERVAL_MS = 1_000;
@@ -41,13 +40,9 @@ interface OrchestratorParts {
   onLeave: () => void;
 }
 
-/**
- * Drives one build: starts rounds and moves the build between states. Workers in any process do the work. Every write names
- * the lock's token; when the token is gone, the orchestrator stops.
- */
+/** Starts rounds and moves one build between states; workers in any process do the work. It stops when its token is gone. */
 export class Orchestrator {
   readonly ended: Promise<{ row: BuildRow; token?: string }>;
-  /** The build as it was last read. */
   row: BuildRow;
   #changed = Promise.withResolvers<void>();
   readonly #parts: OrchestratorParts;
@@ -245,7 +240,6 @@ export class Orchestrator {
   }
 }
 
-/** Minimum time between two progress views. */
 const PROGRESS_INTERVAL_MS = 100;
 
 /** A build that this process orchestrates. */

@@ -20,7 +20,6 @@ interface Output {
   output: unknown;
 }
 
-/** Reads the outputs that a build has, whether it ran the stages or reused results. */
 export class Outputs {
   readonly #store: Store;
   readonly #values: Values;
@@ -81,7 +80,6 @@ export class Outputs {
   }
 }
 
-/** All results of a stage in a build, page by page. */
 export async function* resultPages(work: WorkStore, build: string, stage: string): AsyncGenerator<StoredResult[]> {
   for (let after: string | undefined; ;) {
     const page = await work.results({ build, stage, limit: PAGE, ...(after === undefined ? {} : { after }) });

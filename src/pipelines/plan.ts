@@ -207,10 +207,7 @@ class Counter implements TargetRegister {
     return this.#budget.knownEstimate(place, { target: live.target, input });
   }
 
-  /**
-   * Prices stages whose input is unknown yet: by their fixed estimate, else by the mean of past attempts. `isCounted`: there
-   * are at most `many` targets.
-   */
+  /** Prices by fixed estimates, else by the mean of past attempts. `isCounted`: there are at most `many` targets. */
   async #unknown(stages: Segment["stages"], many: number, isCounted = true): Promise<void> {
     for (const stage of stages) {
       if (!this.#buildContext.includes(this.#runtime.model.place(stage.name))) return;

@@ -34,7 +34,6 @@ const RELIST_DELAY_MS = 200;
 /** Where an interrupted listing continues; null: at the start. Undefined: nothing was written yet. */
 type Cursor = string | null | undefined;
 
-/** What a source has listed: a file, or an item. */
 interface Listed {
   id: string;
   cursor: string | null;
@@ -54,14 +53,10 @@ export interface ScannerParts {
   isLeaving?: () => boolean;
   /** A plan: takes no snapshots. */
   dry?: boolean;
-  /** Called for each file that is skipped because it is an open database. */
   onSkipped?: (file: SkippedFile) => void;
 }
 
-/**
- * Lists the targets of a round: those of the source, or the groups of a gather. It commits in batches and continues after
- * its cursor after a crash; it then checks the earlier targets again, because they may have changed or be gone.
- */
+/** Lists a round's targets in batches. After a crash it continues after its cursor, and checks again what came before it. */
 export class SourceScanner {
   readonly #parts: ScannerParts;
   readonly #segment: Segment;
@@ -167,7 +162,6 @@ export class SourceScanner {
     let batch: Listed[] = [];
     const look = async (upTo: string): Promise<void> => {
       const found = await this.#add(batch.splice(0), false);
-      // Targets outside of `only` still exist.
       if (this.#only.isAll) await this.#parts.register.goneSince(this.#segment, new Set(pathsOf(found)), { after, upTo });
       after = upTo;
     };

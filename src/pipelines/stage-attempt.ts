@@ -48,7 +48,6 @@ export interface Task {
   runtime: PipelineRuntime;
   attempt: Attempt;
   job: JobContext<unknown>;
-  /** What is written with the end of the attempt. */
   work: WorkEnd;
   buildContext: BuildContext;
   view: WorkView;
@@ -59,10 +58,8 @@ export interface Task {
   churn: FileChurn;
   /** The job only creates the children of an expand that ran just before and is counted already. */
   isChildren: boolean;
-  /** The stages that the target completed before this one. */
   completed: CompletedStages;
   context: Context;
-  /** Writes the children that the attempt creates. */
   writer: TargetWriter;
   /** Stored by the handler. */
   artifacts: NamedArtifact[];
@@ -252,10 +249,7 @@ export async function* childrenIn(
   if (batch.length > 0) yield batch;
 }
 
-/**
- * The list of children is the expand's result; a job of its own creates the targets in batches after that result is committed,
- * and can restart at any point.
- */
+/** The list is the expand's result; after its commit, a job of its own creates the targets in batches, and can restart. */
 export function wayToChildren({ runtime, buildContext, place, row, completed }: Task): PlannedWay {
   const steps = [...completed, { stage: place.stage.name, result: null, output: "none" as const }];
   const job = runtime.model.childrenJob(place, { build: buildContext.build.key, path: row.path });

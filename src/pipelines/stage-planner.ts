@@ -33,10 +33,7 @@ export interface PlannedWay {
 /** Called when an expand's children are reused. A plan also passes `list`: children that would replace them. */
 export type OnExpanded = (parent: LiveTarget, completed: CompletedStages, list?: StoredValue) => Promise<void>;
 
-/**
- * Advances a target through its segment as far as results exist: past stages that do not match and through stages with
- * results, up to a stage that has to run or to the segment's end. Writes nothing.
- */
+/** Advances a target past stages without a match and through stages with results, to one that has to run. Writes nothing. */
 export class StagePlanner {
   readonly #model: Model;
   readonly #buildContext: BuildContext;
@@ -153,11 +150,7 @@ export class StagePlanner {
     return null;
   }
 
-  /**
-   * The result to reuse, if any. An expand's result counts only if the target's current children came from it; else
-   * `lookUpChildren` recreates them. The result of a stage with `remove` counts only if it was the last effect for this
-   * target.
-   */
+  /** Of an expand, only if the current children came from it; with `remove`, only if it was the last effect for this target. */
   async lookUp({ stage }: StagePosition, { hash, parts }: Context, old: CompletedStages): Promise<FoundResult | null> {
     if (stage.kind === "expand" && !hasChildrenOf(old, stage.name, hash)) return null;
     const found = await this.#buildContext.lookUp(stage, hash, parts.target.id);
@@ -166,10 +159,7 @@ export class StagePlanner {
     return isOutside && (before?.result !== found?.key || before?.undone === true) ? null : found;
   }
 
-  /**
-   * The children that an expand yielded for this context, which can be recreated without running it. An expand with `remove`
-   * has had another effect since, and runs again. `isOwn`: the expand ran just before.
-   */
+  /** Children to recreate without a run; an expand with `remove` had another effect since. `isOwn`: the expand just ran. */
   async lookUpChildren(
     { stage }: StagePosition,
     { hash, parts }: Context,
@@ -254,7 +244,6 @@ function matches({ stage, glob }: StagePosition, { target, id }: LiveTarget, inp
 }
 
 const LOOKUP_BATCH_SIZE = 500;
-/** Targets that are read or written at once. */
 export const TARGET_BATCH_SIZE = 500;
 
 export interface LiveTarget {
@@ -276,7 +265,6 @@ export interface Parent extends LiveTarget {
   readonly completed: CompletedStages;
 }
 
-/** Turns rows into targets that stages can process. */
 export class LiveTargets {
   readonly #model: Model;
   readonly #store: WorkStore;
@@ -324,7 +312,6 @@ export class LiveTargets {
   }
 }
 
-/** All targets of a query, page by page. */
 export async function* targetPages(store: WorkStore, query: TargetPage | MemberPage): AsyncGenerator<TargetRow[]> {
   for (let page = query; ;) {
     const rows = await store.targets(page);
@@ -370,7 +357,6 @@ function lastStep(completed: CompletedStages, inherited: CompletedStages): Step 
   return completed.length > inherited.length ? completed.at(-1) : undefined;
 }
 
-/** A build as its workers see it. */
 export class BuildContext {
   readonly store: Store;
   readonly model: Model;
@@ -392,16 +378,12 @@ export class BuildContext {
     this.#found = new Batcher(LOOKUP_BATCH_SIZE, (keys) => store.work.lookUp(model.name, keys));
   }
 
-  /**
-   * The newest success for this context; of a stage that is rerun, only this build's own. A stage with `remove` acts outside
-   * for each target, so the success of a copy of the file does not count for this target.
-   */
+  /** The newest success: of a rerun stage this build's own, of one with `remove` (an effect per target) this target's own. */
   lookUp({ name: stage, reuse, remove }: StageDefinition, hash: string, path: string): Promise<FoundResult | null> {
     const context = reuse === "bytes" && remove === null ? { stage, hash } : { stage, hash, path };
     return this.#found.get(this.reruns(stage) ? { ...context, build: this.build.key } : context);
   }
 
-  /** The stored targets with these paths. */
   async rows({ index }: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
     const rows = await this.store.work.targets({ pipeline: this.model.name, segment: index, paths });
     return new Map(rows.map((row) => [row.path, row]));

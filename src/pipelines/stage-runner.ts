@@ -43,7 +43,6 @@ interface StageJobInput {
 
 type Prepared = Omit<Task, "completed" | "context">;
 
-/** Runs one stage for one target and determines what follows. */
 async function perform(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
   const work = (attempt.work = { cost: NO_COST, result: null, target: null });
   await runtime.ready();

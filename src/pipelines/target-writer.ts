@@ -32,10 +32,7 @@ export interface PathRange {
   upTo: string;
 }
 
-/**
- * Writes targets and their next stages in batches, under the lease of the listing or expand that found them. All writes can
- * be repeated after a crash.
- */
+/** Writes in batches, under the lease of the listing or expand. All writes can be repeated after a crash. */
 export class TargetWriter implements TargetRegister {
   readonly planner: StagePlanner;
   readonly #buildContext: BuildContext;

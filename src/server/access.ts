@@ -47,10 +47,7 @@ const CODE_TTL_MS = 5 * 60_000;
 const MAX_FAILURES = 20;
 const FAILURE_WINDOW_MS = 60_000;
 
-/**
- * Access by one token. Programs send it as a Bearer header. A browser exchanges a one-time code for a cookie, so the token is never
- * in an address. Sessions end with the process.
- */
+/** A Bearer header, or a cookie for a one-time code: no address has the token. Sessions end with the process. */
 export class TokenAccess {
   readonly #token: string;
   readonly #now: () => number;

@@ -14,7 +14,6 @@ type Schema = z.ZodMiniType;
 export type Fields = Record<string, Schema>;
 type Parsed<F> = F extends Fields ? { [Name in keyof F]: z.infer<F[Name]> } : Record<never, never>;
 
-/** What a route works with. */
 export interface Call<Path, Query, Body> {
   hf: Holdfast;
   operator: Operator;
@@ -130,7 +129,6 @@ export const queryNumber = (least: number, most: number) =>
     ),
     z.int().check(z.gte(least), z.lte(most)),
   );
-/** One value, or several. */
 export const queryList = z.pipe(
   z.union([z.string(), z.array(z.string())]),
   z.transform((given: string | string[]) => [given].flat()),

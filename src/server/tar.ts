@@ -7,7 +7,6 @@ const BLOCK = 512;
 const MAX_PATH_BYTES = 100;
 const MAX_SIZE = 0o77777777777;
 
-/** The files of a folder, in order, as a tar archive of POSIX. */
 export async function* tarOf(folder: string): AsyncGenerator<Uint8Array> {
   const entries = await readdir(folder, { recursive: true, withFileTypes: true });
   const files = entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath, entry.name));

@@ -14,11 +14,7 @@ export function aliveFolder(path: string): string {
   return `${path}-alive`;
 }
 
-/**
- * Proof of life. A process is alive while it holds a write transaction on a small SQLite file of its own: the kernel frees that
- * lock at the process's death, and no pid is involved that could be reused or belong to another namespace. To probe a process is
- * to try to take its lock.
- */
+/** Proof of life: a write lock on a SQLite file of its own, which the kernel frees at death; a pid could be reused. */
 export class Alive implements Disposable {
   readonly #folder: string;
   readonly #driver: DriverName;
@@ -69,7 +65,6 @@ export class Alive implements Disposable {
     return this.#isOwn(token) || this.probe(token) !== "dead";
   }
 
-  /** Whether any process holds a lock here, this one included. */
   isAnybodyThere(): boolean {
     return this.tokens().some((token) => this.isThere(token));
   }

@@ -251,10 +251,7 @@ export function toToken(row: TokenColumns): StoredToken {
   return { hash, build, pause, mintedAt: minted_at, expiresAt: expires_at, usedAt: used_at, replacedAt: replaced_at };
 }
 
-/**
- * Stored in `results.build` of a failure that a resumed build has yet to run again. Superseded results have their own negated key
- * there, which is never this small.
- */
+/** In `results.build` of a failure that a resumed build has yet to run again; below all negated keys of superseded results. */
 export function retriedIn(build: BuildKey): number {
   return -(2 ** 52) - build;
 }
@@ -304,7 +301,6 @@ export function factsOf(
   return { ...known, left: build.open + listings, failed: build.failed };
 }
 
-/** Whether an ACTIVE build starts nothing new, because of its budget or its failures. */
 export function startsNothing(build: BuildRow): boolean {
   return build.blocked !== null || startsNothingNew({ ...build, running: 0, left: build.open });
 }

@@ -172,10 +172,7 @@ export function jobsRemoved(jobs: number, filter: PruneFilter): [act: Act, data:
 
 const MINUTE = 60_000;
 
-/**
- * Counts of the finished jobs of a lane. `n`: how many exist; `ended`: how many ever ended. `fresh` counts those since `since`,
- * `before` those of the minute before that, for the rate.
- */
+/** Finished jobs of a lane: `n` exist, `ended` ever ended, `fresh` since `since`, `before` in the minute before that. */
 export interface Tallied {
   lane: number;
   state: FinishedState;

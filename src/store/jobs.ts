@@ -25,12 +25,10 @@ export interface NewJob {
   key?: string;
   /** An unfinished job with the key gets this input; while it runs, this job waits behind it. */
   replaces?: boolean;
-  /** Set by the store: the running job behind which it waits. */
   behind?: { id: string; job: JobKey };
   scheduledFor?: number;
   after?: readonly string[];
   tags?: readonly string[];
-  /** Where a trace of the producer continues, as W3C's traceparent. */
   trace?: string | undefined;
   /** Settings of its queue and limits; the same object for all jobs of a definition. */
   declares?: Declaration;
@@ -66,7 +64,6 @@ export interface Claimed extends LeaseRef {
   createdAt: number;
   /** When it may have started: its delay was over, and the jobs before it had succeeded. */
   runAt: number;
-  /** Of its producer, if that is traced. */
   trace: string | null;
 }
 
@@ -82,7 +79,6 @@ export interface Settlement extends LeaseRef {
 export type ProgressReport = LeaseRef &
   ({ fraction: number; message: string | null } | { checkpoint: string | null } | { cost: Amount } | AttemptLog);
 
-/** Lines that an attempt has logged, in their order. */
 export interface AttemptLog extends LeaseRef {
   /** Number of the first of these lines within the attempt, from 1 on. */
   first: number;
@@ -112,10 +108,7 @@ export interface Pruned {
 
 export interface ChangeOptions {
   ownOnly?: boolean;
-  /**
-   * After a commit of another process, the listener needs no other call for so many milliseconds. While all listeners pause,
-   * SQLite's files are not watched: each write to a watched file costs its writer.
-   */
+  /** Needs no call this long after another process's commit. While all listeners pause, no file is watched: watching costs. */
   pauseMs?: number;
   /** Called when jobs are handed in, before their commit: a claim made at once joins it. */
   onIncoming?: () => void;

@@ -40,10 +40,8 @@ export interface StuckJob {
 export const STUCK = 60_000;
 export const NAMED = 20;
 
-/**
- * "damage": pages or the log are damaged; the database is read-only. "loss": acknowledged commits are missing. "expected": a loss
- * that the chosen durability allows. "row": a quarantined row. "unlocked": a live process has lost its locks on the files.
- */
+// "damage": pages or the log; the database is read-only. "loss": acknowledged commits are missing; "expected": the durability
+// allows that. "row": a quarantined row. "unlocked": a live process has lost its locks on the files.
 type Severity = "damage" | "loss" | "expected" | "row" | "unlocked";
 
 export interface Finding {

@@ -73,7 +73,6 @@ export function locate(where: string, options: LocateOptions): StoreLocation {
 export async function openStore(location: StoreLocation, options: OpenStoreOptions): Promise<Store> {
   const { clock, random = Math.random, ownThread = false, backsUp = false } = options;
   const common = { ...location, ...options, random };
-  // Each store's code is loaded on use.
   if (location.kind === "sqlite") {
     const { SqliteStore } = await import("./sqlite/sqlite-store.ts");
     const { path, driver } = location;

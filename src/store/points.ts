@@ -1,9 +1,6 @@
 import { getEnvironmentData, setEnvironmentData } from "node:worker_threads";
 
-/**
- * Instants at which a test may kill the process: `settle:written` is after the statements of a settle and before its commit,
- * `settle:committed` after the commit and before the caller is answered.
- */
+/** Instants at which a test may kill the process: "written" is before the commit, "committed" before the caller's answer. */
 export type Moment = "begun" | "written" | "committed";
 
 /** Each is one transaction of the store, but for the last, which has no commit. */

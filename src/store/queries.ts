@@ -67,7 +67,6 @@ interface Counted {
   lanes: readonly Lane[];
   set: ReadonlyMap<string, { paused: boolean }>;
   counted: readonly (LaneCount & Omit<Tallied, "state">)[];
-  /** By lane: when the oldest job that could run now was made. */
   oldest: ReadonlyMap<number, number>;
   running: ReadonlyMap<ProcessId | null, number>;
 }
@@ -83,8 +82,7 @@ export function jobOverview({ lanes, set, counted, oldest, running }: Counted, n
     return queue;
   };
   for (const name of set.keys()) overview(name);
-  // A lane that was added for a user's transaction that rolled back has never had a job. A lane that was added after the lanes
-  // were read is counted next time.
+  // A lane added for a user's transaction that rolled back never had a job; a lane added after the read is counted next time.
   const byLane = Map.groupBy(counted, ({ lane }) => lane);
   const overviews = lanes.flatMap(({ id, queue: name, ...lane }): LaneOverview[] => {
     const ofLane = byLane.get(id);

@@ -130,7 +130,6 @@ export function reclaimedBy(by: string, cause: string, { entries, quarantined, f
   return { by, action: "recovery.reclaimed", subject: "leases", before: null, after };
 }
 
-/** The columns of a report's counts. */
 export const COUNTED: Record<keyof RecoveryCounts, string> = {
   jobsRunningBeforeCrash: "running_before",
   jobsRecovered: "jobs",

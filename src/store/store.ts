@@ -79,11 +79,8 @@ import type {
 export type { ClaimSource, Declaration, Enqueued, LeaseState, ClaimOutlook, Reclaimed };
 export type * from "./jobs.ts";
 
-/**
- * Where jobs live. Each call is one atomic unit: when its promise resolves, it has happened durably; otherwise it has not. Calls
- * of one turn of the event loop share one commit, in their order, and fail apart. Expected refusals (a duplicate, a lost lease)
- * are values, not exceptions.
- */
+// Each call is one atomic unit: when its promise resolves, it has happened durably; otherwise it has not. Calls of one turn of
+// the event loop share one commit, in order, and fail apart. Expected refusals (a duplicate, a lost lease) are values.
 export interface Store {
   readonly databaseId: string;
   readonly durability: Durability;
@@ -106,10 +103,7 @@ export interface Store {
   /** Each job by itself; `whole`: all or none, and the answer to a refusal is that one alone. */
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]>;
 
-  /**
-   * Enqueues in the caller's own transaction, all or none. Rejects before anything is written if that transaction cannot keep this
-   * store's promises. A SQLite store answers or throws synchronously.
-   */
+  /** Enqueues in the caller's transaction, all or none, if that keeps this store's promises. SQLite answers synchronously. */
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] | Promise<Enqueued[]>;
   /** Runs a synchronous callback, and what it enqueues within `handle`, in one commit. Its error rolls all back. SQLite only. */
   transact<T>(work: (handle: object) => T): Promise<T>;
@@ -117,19 +111,12 @@ export interface Store {
   /** Claims up to `max` due jobs: by priority, then first in, first out, in fair shares of the queues. */
   claim(request: ClaimRequest): Promise<Claimed[]>;
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<LeaseState[]>;
-  /**
-   * Ends attempts: outcome, checkpoint and follow-ups of one are written together, or rejected together. If it rejects, none has
-   * ended. A settlement with `commit` is the only one of its call; `CommitRowsFailed`: a callback threw.
-   */
+  /** Writes an attempt's outcome, checkpoint and follow-ups together; if it rejects, none has ended. `commit` comes alone. */
   settle(settlements: readonly Settlement[]): Promise<LeaseState[]>;
-  /**
-   * What running attempts report: progress, for people; the checkpoint that the job's next attempt loads; their cost so far; and
-   * lines of their log, which are added even if the attempt has ended meanwhile.
-   */
+  /** Progress, checkpoint, cost so far, and log lines, which are added even if the attempt has ended meanwhile. */
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]>;
   loadCheckpoint(job: JobKey): Promise<string | null>;
   inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]>;
-  /** When the next delayed job is due, and whether a job can be claimed now. */
   outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook>;
 
   cancel(id: string): Promise<boolean>;
@@ -155,7 +142,6 @@ export interface QueryStore {
 }
 
 export interface QueueStore {
-  /** The last declaration wins. */
   declare(declarations: readonly Declaration[]): Promise<void>;
   /** A paused queue's running jobs continue. False: nothing changed. */
   setPaused(queue: string, paused: boolean): Promise<boolean>;
@@ -172,10 +158,7 @@ export interface ScheduleStore {
   save(draft: ScheduleDraft): Promise<StoredSchedule>;
   /** By key. `due`: without paused ones, those that are due, the most overdue first; if none is, those that tick next. */
   list(query?: { key?: string; due?: boolean }): Promise<StoredSchedule[]>;
-  /**
-   * Adds a job for each tick and advances the schedule, if it is still as it was read; false: another process did it. Without
-   * `overlap` at most one job is added, and none while the last job is unfinished.
-   */
+  /** Adds the jobs of `ticksToFire` and advances the schedule, if it is still as it was read; false: another process did it. */
   tick(tick: Tick): Promise<boolean>;
   /** Adds one job now. Without `overlap` the answer is the last job while that is unfinished. Null: there is no such schedule. */
   trigger(key: string): Promise<Enqueued | null>;
@@ -188,14 +171,10 @@ export interface LockStore {
   /** Extends a lock that is still held by this token; `ttl` null releases it. False: it is not. */
   renew(name: string, token: string, ttl: number | null): Promise<boolean>;
   list(name?: string): Promise<LockView[]>;
-  /**
-   * Removes expired locks, and shortens those that expire later than they can since the clock was set back. `broken`: an operator
-   * removes this one; if it must be `stale`, only once it is expired, or its exclusive claim has ended.
-   */
+  /** Removes expired locks, shortens overlong ones (the clock was set back). `broken`: also this one; `stale`: only if over. */
   clean(broken?: { name: string; stale?: boolean }): Promise<CleanedLocks>;
 }
 
-/** Events, and the positions of sinks and named subscribers among them. */
 export interface EventStore {
   page(query: EventQuery): Promise<Event[]>;
   /** Removes at most `limit` of the oldest events that every sink has passed. */
@@ -210,10 +189,7 @@ export interface EventStore {
   dropSink(name: string): Promise<boolean>;
 }
 
-/**
- * Actions of operators, of recovery and on builds, with the state before and after. An entry is written in the transaction of its
- * action. The database rejects changes of entries, and a chain of hashes reveals them. Entries hold no secrets and no job inputs.
- */
+/** Entries are written in the transaction of their action, chained by hashes, and hold no secrets and no job inputs. */
 export interface AuditStore {
   /** Entries after a number, in order; with `last` the newest of them. */
   page(query: AuditQuery): Promise<AuditEntry[]>;
@@ -236,25 +212,13 @@ export interface ProcessStore {
   unregister(id: ProcessId): Promise<boolean>;
 }
 
-/**
- * Reclaims what dead processes and expired leases hold, and reports it. Each transaction adds what it reclaimed to the report's
- * row, so a report is exact wherever a recovery is killed, and the next recovery continues it. At most one report is open.
- */
+/** Each transaction adds what it reclaims to the one open report, so a report is exact wherever a recovery is killed. */
 export interface RecoveryStore {
-  /**
-   * Opens a report, or continues the open one, and names the dead processes that are still registered. Null, and nothing is
-   * written: no process is dead, there is no finding, and every report has an owner.
-   */
+  /** Opens or continues a report. Null, nothing is written: no process is dead, nothing is found, every report has an owner. */
   begin(found: Found): Promise<Recovering | null>;
-  /**
-   * Reclaims at most `limit` jobs of a dead process, with the locks of its exclusive claims. Once it holds no job, the same
-   * transaction marks its builds CRASHED, frees its locks and unregisters it (`isDone`).
-   */
+  /** Reclaims up to `limit` jobs. If none is left, it crashes the process's builds, frees its locks, and unregisters it. */
   reclaimFrom(dead: DeadProcess): Promise<RecoveredProcess>;
-  /**
-   * Ends reports, each with audit entry and event. The owner of a report ends it, unless named processes are still registered
-   * (`left`); without findings it gives the report up. An operator acknowledges all that have errors.
-   */
+  /** The owner ends its report, unless processes that it names are registered (`left`); an operator, all that have errors. */
   close(ending: OwnReport | "acknowledged"): Promise<{ closed: StoredReport[]; left: Left[] }>;
   /** Reports, the newest first, and the sums over all. "open": under way, or with errors and not acknowledged. */
   history(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<RecoveryHistory>;
@@ -269,51 +233,31 @@ export interface RecoveryStore {
   reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed & { shortened: number }>;
 }
 
-/**
- * Builds: their states, budgets and orchestrators. A method reads the row inside its transaction, asks core, and writes what core
- * decides. Each transition has a number, an audit entry and an event in its transaction. The build's queue is paused whenever the
- * build is not ACTIVE, or work of earlier builds is left.
- */
+// A method reads the row inside its transaction, asks core, and writes what core decides. Each transition has a number, an
+// audit entry and an event. The queue is paused whenever the build is not ACTIVE, or work of earlier builds is left.
 export interface BuildStore {
-  /**
-   * Takes the pipeline's lock and starts a build with its first listing job, in one commit. Abandons a CRASHED build; `paused`:
-   * another build waits for its budget. Or resumes a build: uses the token, sets the budget, and runs failures again
-   * (`OrchestratedBuild.retries`). Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED).
-   */
+  // Takes the pipeline's lock and starts a build with its first listing job (abandoning a CRASHED build), or resumes one, in
+  // one commit. `paused`: another build waits for its budget. Throws core's refusals (NO_SUCH_BUILD, state, token,
+  // PIPELINE_CHANGED).
   start(build: NewBuild | ResumeBuild): Promise<StartedBuild>;
-  /**
-   * The lock is released if the build is not ACTIVE after the move. Null: no such build, or the lock has another token. `by`: a
-   * move of an operator, without the token; one that crashes the build breaks the lock, and null: there is none, or another
-   * process than `holder` holds it.
-   */
+  // Releases the lock if the build is not ACTIVE then. An operator needs no token, and breaks the lock by crashing the build.
+  // Null: no such build, another token, or, if it breaks the lock, none or another `holder`.
   move(build: string, move: WantedMove, lock: LockToken | ByOperator, mint?: MintedToken): Promise<BuildRow | null>;
-  /**
-   * For a paused build: uses a token and sets the budget, so that it is resumed without a token; or makes a new token, and
-   * earlier ones become invalid. Null: no such build. Throws core's refusals.
-   */
+  /** For a paused build: uses a token and sets the budget, or makes a token and voids earlier ones. Null: no such build. */
   authorize(build: string, use: Approval | MintedToken, by: string): Promise<BuildRow | null>;
-  /**
-   * The orchestrator's next step. "run" resumes the queue once no work of earlier builds is left. A round starts with its listing
-   * job, or round 0 again for what failed before a resume, once no later round is open. False: the build is not ready for it, not
-   * ACTIVE, or the token is not the lock's.
-   */
+  // "run" unpauses the queue once no work of earlier builds is left. A round starts with its listing job; round 0 again, for
+  // what failed before a resume, once no later round is open. False: not ready, not ACTIVE, or not the lock's token.
   advance(build: string, lock: LockToken, to: "run" | NewRound): Promise<boolean>;
   list(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }>;
 
   beat(lock: LockToken): Promise<boolean>;
   orchestratorLocks(pipeline?: string): Promise<OrchestratorLockRow[]>;
-  /**
-   * Moves ACTIVE builds without a live orchestrator to CRASHED: its process is dead, not registered, or, unless among `alive`,
-   * without a heartbeat for ORCHESTRATOR_TTL_MS; or the build has no lock.
-   */
+  /** Crashes ACTIVE builds without a lock or live orchestrator (dead, unregistered, or silent for ORCHESTRATOR_TTL_MS). */
   orphan(known: KnownProcesses, reason: BuildReason): Promise<BuildRow[]>;
 }
 
-/**
- * A job with `work` is a *work item*: (build, stage, target). What follows from its end is in its settlement (`WorkEnd`) and is
- * written with it: the result, the target's progress, counts, cost, and the next work item. However an attempt leaves `running`,
- * its reservation is freed and its cost is charged in that transaction.
- */
+// A job with `work` is a *work item*: (build, stage, target). Its settlement (`WorkEnd`) also writes result, progress, counts
+// and next item. However an attempt leaves `running`, its reservation is freed and its cost charged in that transaction.
 export interface WorkStore {
   /** Of one segment; missing ones are left out. */
   targets(query: TargetPaths | TargetPage | MemberPage): Promise<TargetRow[]>;
@@ -347,10 +291,7 @@ export interface MaintenanceStore {
   keptBy: "thread" | "commits";
   /** Regular maintenance, for a thread in which a stall blocks no job. Returns the write-ahead log if it is long. */
   run(): Promise<WalView | null>;
-  /**
-   * Copies the write-ahead log into the database, off this thread. `alone`: no other process has the file open; otherwise a short
-   * log is left to it. `waitMs`: also empties the log, and waits this long for readers. Does nothing on a server.
-   */
+  /** Copies the log into the database, off this thread; unless `alone`, not a short one. `waitMs`: also empties the log. */
   checkpoint(how: { alone: boolean } | { waitMs: number }): Promise<void>;
   /** Cheap, whatever the size of the database. `readers`: also of a short log. */
   gauge(options?: { readers?: boolean }): Promise<Gauged>;
@@ -364,15 +305,9 @@ export interface DamageStore {
   readonly damaged: string | null;
   /** Why reads may lack committed rows: damage, or commits that were missing at opening. Null: nothing is known to be missing. */
   readonly incomplete: string | null;
-  /**
-   * The error for a write or a claim (`DAMAGED`, `DATABASE_GONE`; for a claim also `LOCKS_LOST`); null: it is accepted. `again`:
-   * checks the findings of other processes, the files, and this process's locks first.
-   */
+  /** The error for a write or claim; null: accepted. `again`: checks other processes' findings, files and own locks first. */
   refusal(of: "write" | "claim", again?: boolean): HoldfastError | null;
-  /**
-   * Checks off the main thread. Damage is stored, and the store is read-only from then on. `clears`: findings that are cleared if
-   * the check is complete and has none. Processes that opened the database read-only must open it again.
-   */
+  /** Checks off the main thread; damage makes the store read-only. `clears`: findings to clear if a complete check has none. */
   check(how: Thoroughness, clears?: readonly string[]): Promise<Checked>;
   /** Findings of all processes that no report has recorded yet; damage stays until a check or a restore clears it. */
   findings(): Promise<Finding[]>;

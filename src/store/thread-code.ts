@@ -1,6 +1,3 @@
-/*
- * The build replaces this module. In the published package, thread code is a text inside the library, which bundlers keep; in a
- * checkout, threads run their own files.
- */
+// The build replaces this module: published thread code is a text inside the library, which bundlers keep.
 export const THREAD_CODE: string | null = null;
 export const IS_THREAD_CODE: boolean = false;

@@ -15,10 +15,7 @@ export interface ResultContext {
 
 export type ResultQuery =
   | { keys: readonly ResultKey[] }
-  /**
-   * The result that a build had for a target: its own, else that of the newest earlier build that did not fail. `before`: the
-   * newest of an earlier build.
-   */
+  /** The result of a build for a target: its own, else the newest earlier one that did not fail. `before`: not its own. */
   | { build: string; stage: string; path: string; before?: boolean }
   /** All results of a build for a stage, by path; failures only if asked for. */
   | { build: string; stage: string; after?: string; limit: number; failures?: true }
@@ -117,10 +114,7 @@ export interface ListedBatch {
   pipeline: string;
   segment: number;
   targets: readonly ListedTarget[];
-  /**
-   * Removed targets, each with the removals to run first; one without is deleted at once. `had`: stages with results that end with
-   * this build. `keep`: not deleted yet, since its children are still to be removed; the next listing finds it again.
-   */
+  /** Removed after their `removals`. `had`: stages with results that end here. `keep`: its children are still to be removed. */
   gone?: readonly { path: string; rev: number; removals: readonly NewJob[]; had?: readonly string[]; keep?: boolean }[];
   /** Failures from before the resume that this batch lists again; they are deleted with it. */
   retried?: readonly ResultKey[];
@@ -156,7 +150,6 @@ export interface WorkView {
   removing: boolean;
 }
 
-/** What is written with the end of a work item. */
 export interface WorkEnd {
   cost: Amount;
   /** Of a success. Null: the result existed already, or there is none (a listing, a removal). */

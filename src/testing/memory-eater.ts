@@ -1,7 +1,4 @@
-/**
- * Loaded into a program before its own code. On its parent's message it fills the heap between what the program does, until
- * V8 aborts: so the crash comes wherever the program happens to be.
- */
+/** Loaded before a program's own code; on its parent's message it fills the heap until V8 aborts, wherever the program is. */
 export const FILL_HEAP_MESSAGE = "holdfast.eat";
 
 const BLOCK_LENGTH = 16_384;

@@ -15,7 +15,6 @@ export interface Ended {
   signal: NodeJS.Signals | null;
 }
 
-/** Running programs, killed when this process exits. */
 const running = new Set<Program>();
 process.on("exit", () => {
   for (const program of running) program.killAll();

@@ -14,7 +14,6 @@ export interface RecoveryVerdict {
 
 const PAGE_SIZE = 1_000;
 const FINISHED: ReadonlySet<JobState> = new Set(["succeeded", "failed", "cancelled", "quarantined"]);
-/** What never changes about a job. */
 const IMMUTABLE_PARTS = ["name", "queue", "key", "input", "priority", "createdAt"] as const;
 
 /**

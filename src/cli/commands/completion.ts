@@ -48,7 +48,6 @@ function takingValues(branches: readonly Branch[]): string[] {
   return [...new Set(branches.flatMap(valuesOf).flatMap(({ names }) => names))];
 }
 
-/** The paths of all commands below `holdfast`. */
 function pathsIn(branches: readonly Branch[], separator: string): string {
   return branches
     .slice(1)

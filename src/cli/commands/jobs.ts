@@ -167,7 +167,6 @@ interface Action {
   refuse: (job: Job) => string;
 }
 
-/** On jobs by their ids, or on all that match the flags. */
 function addAction(jobs: Command, action: MatchingAction, { done, act, refuse, ...help }: Action): void {
   const command = addCommand(jobs, action, help).argument("[ids...]", "ids of jobs");
   addFilterOptions(command)
@@ -220,7 +219,6 @@ interface QuarantineAction extends Omit<Action, "refuse"> {
   isFinal?: boolean;
 }
 
-/** On quarantined jobs by their ids, or on all of them. */
 function addQuarantineAction(quarantine: Command, name: string, { done, act, isFinal = false, ...help }: QuarantineAction): void {
   const command = addCommand(quarantine, name, help)
     .argument("[ids...]", "ids of quarantined jobs")

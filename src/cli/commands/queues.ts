@@ -68,7 +68,6 @@ function noSuchQueue(name: string, known: readonly string[], paused: boolean): H
 /** Each costs a few reads. */
 const MAX_EXPLAINED_QUEUES = 20;
 
-/** Why the oldest pending job of each queue does not run. */
 export function explainOldest(operator: Operator, queues: readonly QueueOverview[]): Promise<OldestJob[]> {
   const waiting = queues.filter(({ counts }) => counts.pending > 0).map(({ name }) => name);
   return operator.explainOldest(waiting.slice(0, MAX_EXPLAINED_QUEUES));
@@ -78,7 +77,6 @@ const WIDE_COLUMNS = 96;
 
 export type Rates = ReadonlyMap<string, number>;
 
-/** `oldest`: why the oldest pending jobs of queues do not run. */
 export function queueTable(
   queues: readonly QueueOverview[],
   now: number,

@@ -140,7 +140,6 @@ export function withAdvice(alarms: readonly Alarm[], command: Command): Alarm[] 
   });
 }
 
-/** The commands of a hint, with the options that name the database of this command. */
 export function adviceOf(hint: string, command: Command): string {
   const hasModules = (configOf(command)?.modules.length ?? 0) > 0;
   const same = sameDatabase(command);

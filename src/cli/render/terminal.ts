@@ -143,8 +143,7 @@ export class Screen implements Disposable {
 
   readonly #redraw = (): void => {
     const lines = this.#fit(this.#draw().split("\n"));
-    // Overwrite line by line in one write: clearing the screen first would flicker. Clear each line before its text, because after
-    // a full line the cursor is still on its last character.
+    // One write, since clearing the screen flickers. Clear before the text: after a full line the cursor is on its last cell.
     this.#stream.write(`${ESC}H${lines.map((line) => `${ESC}2K${line}`).join("\r\n")}${ESC}0J`);
   };
 

@@ -121,7 +121,6 @@ const ENDED_AS: Record<FinishedState, string> = {
   quarantined: "was quarantined",
 };
 
-/** The job that a replacing enqueue changes: the one behind the key's job, else that job unless it runs; or none. */
 export function replacedJob<T extends { state: JobState }>(holder: T | undefined, behind: T | undefined): T | undefined {
   return behind ?? (holder?.state === "running" ? undefined : holder);
 }

@@ -45,7 +45,6 @@ export interface Candidate {
 /** "last": the job starts as the last ready one of its key, while more of the key could start. */
 export type StartVerdict = "started" | "last" | "held";
 
-/** The lanes of one claim that may be claimed from; a paused or locked queue has none. */
 export class ClaimableLanes {
   readonly #settings: { isPaused: (queue: string) => boolean };
   readonly #locked: ReadonlySet<string>;

@@ -32,7 +32,6 @@ export interface Explanation {
   jobs?: string[];
 }
 
-/** Jobs before it in its queue are counted up to this many. */
 export const MAX_AHEAD = 10_000;
 
 export interface LimitFacts extends Usage {

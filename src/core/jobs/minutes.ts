@@ -7,7 +7,6 @@ export interface MinuteCounts {
   succeeded: number;
   /** Ended as failed or quarantined. */
   failed: number;
-  /** Attempts that failed and are tried again. */
   retried: number;
   /** From when jobs could start, after a delay and the jobs before them, to their first start. */
   waitMs: number;

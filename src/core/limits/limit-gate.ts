@@ -60,12 +60,8 @@ export interface LimitChanges extends LimitMoves {
   lanes: Set<number>;
 }
 
-/**
- * Limits over all workers. A pending job passes its limits in order; where it cannot, it is parked, outside the index that
- * claims read. Per lane, at most MAX_READY_JOBS jobs pass a limit, so a million jobs of one key do not slow the others. The gate
- * decides on rows in memory, which stay there until another process changes them. The store loads the counters of an operation,
- * calls `refill` and loads parked jobs until no usage wants any, and writes the changes.
- */
+// Limits over all workers. A pending job passes its limits in order, or is parked outside the index that claims read. The store
+// loads an operation's counters, calls `refill` and loads parked jobs until no usage wants any, and writes the changes.
 export class LimitGate {
   now = 0;
   readonly #ruleOf: (id: number) => LimitRule;
@@ -90,7 +86,6 @@ export class LimitGate {
     return size;
   }
 
-  /** Whether all counters of a job with these limits are loaded. */
   isLoaded(limits: string): boolean {
     return this.#byText.has(limits);
   }

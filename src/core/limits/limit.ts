@@ -20,7 +20,7 @@ export interface Usage {
   bucket: number;
 }
 
-/** At most this many jobs of one key are ready per lane, however many could start. */
+/** At most this many jobs of one key are ready per lane: a million jobs of one key do not slow the claims of others. */
 export const MAX_READY_JOBS = 100;
 
 const UNIT_MS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
@@ -85,7 +85,6 @@ export function freeTokens(rate: Rate, bucket: number, now: number): number {
   return Math.floor((now + refillMs(rate) - clampBucket(rate, bucket, now)) / msPerStart(rate));
 }
 
-/** Clamps the bucket: a clock that was set back must not delay starts for longer than the rate does. */
 function clampBucket(rate: Rate, bucket: number, now: number): number {
   return Math.min(Math.max(bucket, now), now + refillMs(rate));
 }

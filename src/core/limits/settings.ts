@@ -105,7 +105,6 @@ export interface DeclarationChanges {
   changes: SettingsChange[];
 }
 
-/** `old`: the declaration applies only where no newer process has declared anything. */
 export function declarationChanges(
   view: SettingsView,
   { queue, name, settings, limits }: Declaration,

@@ -35,7 +35,6 @@ export interface CostHistory {
   spent: Amount;
 }
 
-/** The mean cost of past attempts, rounded up; null while there are none. */
 export function meanCost({ attempts, spent }: CostHistory): Amount | null {
   if (attempts === 0) return null;
   return { micros: Math.ceil(spent.micros / attempts), tokens: Math.ceil(spent.tokens / attempts) };

@@ -263,7 +263,6 @@ const REASON_TEXTS: Record<BuildReason, string> = {
   abandoned: "abandoned",
 };
 
-/** A build's reason in words; an operator's own words stay as they are. */
 export function buildReasonText(reason: string): string {
   return reason.replace(/^[a-z_]+(?=$|: )/, (code) => (REASON_TEXTS as Record<string, string | undefined>)[code] ?? code);
 }

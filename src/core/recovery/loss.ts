@@ -112,7 +112,6 @@ export function isLong({ bytes }: Pick<WalView, "bytes">): boolean {
   return bytes >= LONG_WAL_BYTES;
 }
 
-/** `pid 4711 (report.ts), pid 4712`; null: no reader is known. */
 export function readersText(readers: readonly WalReader[]): string | null {
   if (readers.length === 0) return null;
   return readers.map(({ pid, program }) => (program === null ? `pid ${pid}` : `pid ${pid} (${program})`)).join(", ");

@@ -287,7 +287,6 @@ interface Sample {
   suffix?: string;
 }
 
-/** Prometheus' text format. A family without samples is left out. */
 export function exposition(families: readonly Family[]): string {
   return families.map(familyText).join("");
 }

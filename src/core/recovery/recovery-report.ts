@@ -174,7 +174,6 @@ export function planOf(crash: CrashRecovery, more: Partial<RecoveryPlan> = {}): 
   return { expired: { jobs: 0, locks: [] }, overlong: { leases: 0, locks: [] }, leftoverJobs: 0, ...crash, ...more };
 }
 
-/** The plan in a fixed order; null: nothing to do. */
 export function orderPlan(plan: RecoveryPlan): RecoveryPlan | null {
   const { builds, locks, orchestratorLocks, expired, overlong, leftoverJobs } = plan;
   const { jobs, locks: locksOfPlan } = countPlan(plan);

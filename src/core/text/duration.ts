@@ -42,7 +42,6 @@ const STEPS = [
   [1_000, "s", 1],
 ] as const;
 
-/** `12s`, `3m`, `7h`, `2d`: one unit, rounded down. */
 export function ageText(millis: number): string {
   for (const [unit, letter, least] of STEPS) if (millis >= unit * least) return `${Math.floor(millis / unit)}${letter}`;
   return "0s";
@@ -54,7 +53,6 @@ export function untilText(millis: number): string {
   return ageText(millis + unit / 2);
 }
 
-/** `2026-03-01 14:05:09 (3m ago)`, in local time. */
 export function instantText(at: number, now: number): string {
   return `${clockText(at)} (${at > now ? `in ${untilText(at - now)}` : `${ageText(now - at)} ago`})`;
 }

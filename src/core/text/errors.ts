@@ -67,7 +67,6 @@ export function upstreamMissing(id: string, name: string): HoldfastError {
 
 export type DiskFault = "FULL" | "READONLY" | "IOERR" | "CANTOPEN";
 
-/** What an error of a disk, a file or a folder means for the caller. */
 export function explainDiskFault(fault: DiskFault, path: string, cause: unknown): HoldfastError {
   const [code, message, hint] = explanation(fault, path, cause instanceof Error ? cause.message : "");
   return new HoldfastError(code, message, hint, { cause });

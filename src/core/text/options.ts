@@ -31,7 +31,6 @@ export function refuseUnknown(options: unknown, known: readonly string[], what: 
   }
 }
 
-/** What BullMQ's options are called here. */
 const BULLMQ_OPTIONS: Readonly<Record<string, string>> = {
   attempts: "`retry: { attempts }` of job()",
   backoff: "`retry: { backoff, delay }` of job()",

@@ -23,7 +23,6 @@ export function plural(count: number, one: string, many = `${one}s`): string {
   return `${numberText(count)} ${count === 1 ? one : many}`;
 }
 
-/** The first texts of a list, and how many more there are. */
 export function firstOf(texts: readonly string[], shown = 5): string {
   const more = texts.length > shown ? ` and ${numberText(texts.length - shown)} more` : "";
   return texts.slice(0, shown).join(", ") + more;

@@ -101,10 +101,7 @@ export class Relay {
     if (!this.#isAbandoned) await position.leave().catch((error: unknown) => this.#warn("could not be left in order", error));
   }
 
-  /**
-   * With a sink that refuses single events, the position moves to before the oldest held one: a crash delivers again what came
-   * after it, and loses nothing.
-   */
+  /** If a sink refuses single events, the position stays before the oldest held one: a crash delivers again, loses nothing. */
   async #round(): Promise<void> {
     const { store, position, clock, sink } = this.#parts;
     this.#hasCommits = false;

@@ -33,7 +33,6 @@ let artifacts: Artifacts | null = null;
 
 // Ctrl-C reaches the child, too; its parent decides how the child stops.
 for (const signal of STOP_SIGNALS) process.on(signal, () => {});
-// The parent is gone.
 process.on("disconnect", () => process.exit(isOver ? 0 : 1));
 process.on("message", (message: ToChild) => {
   switch (message.type) {

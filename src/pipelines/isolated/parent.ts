@@ -198,7 +198,6 @@ export interface Member {
   outputs: Record<string, unknown>;
 }
 
-/** Requests of the child process. */
 export interface Calls {
   load: { args: []; answer: unknown };
   save: { args: [unknown]; answer: void };

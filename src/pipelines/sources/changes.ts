@@ -10,7 +10,6 @@ import { listItems } from "./items.ts";
 
 /** Wait after the last event of a burst of changes. */
 const QUIET_MS = 100;
-/** Longest wait for a burst to end. */
 const MAX_BURST_MS = 2_000;
 /** Rescan interval where folders are watched, because events can get lost. */
 const RESCAN_MS = 30_000;
@@ -24,10 +23,7 @@ export interface ChangesParts {
   log: Log;
 }
 
-/**
- * Detects changes of a source. File system events only trigger a listing; its hash decides, so that changes of ignored files
- * start no build.
- */
+/** File system events only trigger a listing; its hash decides, so that changes of ignored files start no build. */
 export class SourceChanges implements Disposable {
   readonly #parts: ChangesParts;
   readonly #skip: ReadonlySet<string>;

@@ -35,10 +35,7 @@ interface ClaimedFileParts {
   artifacts: Artifacts;
 }
 
-/**
- * A file as it was claimed: its bytes are the claimed ones, or reading them throws `BYTES_CHANGED`. Call `recheck` before the
- * commit, and always `dispose`.
- */
+/** Its bytes are the claimed ones, or reads throw `BYTES_CHANGED`. Call `recheck` before the commit, and always `dispose`. */
 export class ClaimedFile implements FileTarget {
   readonly id: string;
   readonly hash: string;
@@ -96,10 +93,7 @@ export class ClaimedFile implements FileTarget {
     }
   }
 
-  /**
-   * Reads the bytes again only if the file's metadata changed, or if the file was written so shortly before it was hashed
-   * that its times prove nothing.
-   */
+  /** Reads the bytes again if the metadata changed, or a write shortly before the hashing makes its times prove nothing. */
   async recheck(): Promise<boolean> {
     const { fingerprint, snapshot, path } = this.#parts;
     // The handler may have seen other bytes, even if the original ones are back.

@@ -37,10 +37,7 @@ export interface ListOptions {
   onSkipped?: (file: SkippedFile) => void;
 }
 
-/**
- * The files of a source, ordered by the UTF-8 bytes of their ids. It throws unless it saw everything. Only the names in the
- * folders from the root to the current one are in memory. Decision 030 says what is listed.
- */
+/** In the order of the ids' UTF-8 bytes, with few names in memory; throws unless it saw all. Decision 030: what is listed. */
 export async function* listFiles(
   source: FilesSource,
   { cwd, skip, after, onFolder = () => {}, onSkipped = () => {} }: ListOptions,
@@ -174,10 +171,7 @@ function readLines(path: string): string[] {
   }
 }
 
-/**
- * Rewrites a rule relative to the root: `*.log` in `a/b` becomes `/a/b/**\/*.log`. All rules form one list in which the last
- * match decides, as in git.
- */
+/** Rewrites a rule relative to the root (`*.log` in `a/b`: `/a/b/**\/*.log`). In one list the last match decides, as in git. */
 function fromRoot(line: string, folder: string): string {
   if (folder === "" || line.trim() === "" || line.startsWith("#")) return line;
   const [not, rule] = line.startsWith("!") ? ["!", line.slice(1)] : ["", line];

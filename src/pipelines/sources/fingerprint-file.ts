@@ -11,10 +11,7 @@ export const SMALL_FILE_BYTES: number = 64 * 1024;
 const PIECE = 256 * 1024;
 const MAX_TRIES = 4;
 
-/**
- * Fingerprint of a file that did not change during the read; null: the file is gone. A write within one tick of the file
- * system's clock stays unnoticed, so `mayHaveChanged` distrusts the fingerprint of a file that was just written.
- */
+/** Null: the file is gone. Writes within one tick of the file system's clock stay unnoticed: see `mayHaveChanged`. */
 export function fingerprintFile(path: string, stat: FileStat, clock: { now(): number }): Promise<Fingerprint | null> {
   return whileStill(path, stat, clock, hashFile);
 }
@@ -128,16 +125,12 @@ export function openNow(path: string): number {
   return openSync(path, READ);
 }
 
-/** Longest time without yielding to the event loop. */
 const MAX_TURN_MS = 10;
 
 let begun = 0;
 let next: Promise<void> | null = null;
 
-/**
- * Yields to the event loop now and then. Small files are read synchronously, because a thread takes five times as long for
- * each.
- */
+/** Yields to the event loop now and then. Small files are read synchronously: a thread takes five times as long for each. */
 export async function turn(): Promise<void> {
   while (isOver()) await (next ??= giveOthers());
 }

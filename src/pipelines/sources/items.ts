@@ -16,10 +16,7 @@ export interface ListedItem {
   cursor: string | null;
 }
 
-/**
- * The items of a source, in its order. An id may come twice, for example when pages shift, but only for the same item.
- * Stopping early calls `return` of the source's iterator.
- */
+/** An id may come twice (pages shift), but only for the same item. Stopping early calls `return` of the source's iterator. */
 export async function* listItems(source: ItemsSource, cursor?: string): AsyncGenerator<ListedItem> {
   const made: unknown = call(() => source.list(cursor), "The list");
   const seen = new Map<string, number>();

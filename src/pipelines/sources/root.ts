@@ -16,7 +16,6 @@ export class Root {
   readonly #leading = new Map<string, string>();
   readonly #skipped: ReadonlySet<string>;
 
-  /** `leading`: the folders that the globs begin with. */
   constructor(path: string, skip: readonly string[], leading: readonly string[] = []) {
     this.path = path;
     this.#identity = identify(path);
@@ -47,10 +46,7 @@ export class Root {
     return !names.some((name, i) => this.skips(name, names.slice(0, i + 1).join("/")));
   }
 
-  /**
-   * Throws if the root or a leading folder disappeared, for example because a disk was unmounted: then nothing is known about
-   * its files.
-   */
+  /** Throws if the root or a leading folder disappeared (an unmounted disk, say): nothing is known about its files then. */
   checkThere(): void {
     if (identify(this.path) !== this.#identity) throw missingRoot(this.path, "was replaced while it was listed");
     for (const [id, identity] of this.#leading) {
@@ -165,10 +161,7 @@ export class OpenDatabases {
     return stat !== undefined && this.#ids.has(fileId(stat) ?? "");
   }
 
-  /**
-   * Linux lists the files of other libraries, too; elsewhere only Holdfast's own are known. A file opened only for reading or
-   * only for writing is no database.
-   */
+  /** Only Linux lists files of other libraries. A file opened only for reading or only for writing is no database. */
   #list(): void {
     const others = (openFiles() ?? []).filter(({ isReadWrite, locks }) => isReadWrite || locks.length > 0);
     this.#ids = new Set([...others.map(({ id }) => id), ...DatabaseFiles.openIds()]);

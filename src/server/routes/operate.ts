@@ -52,7 +52,6 @@ const backup = z.object({
   findings: z.array(z.string()),
 });
 
-/** What `holdfast status`, `recover --last`, `audit`, `doctor` and `events` show. */
 export const OPERATE_ROUTES = [
   route("get", "/overview", {
     id: "overview",

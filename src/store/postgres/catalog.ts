@@ -19,10 +19,7 @@ import { dialectOf, named } from "./scripts.ts";
 
 type LaneRow = [id: number, queue: string, name: string, version: number];
 
-/**
- * Lanes and policies are few and never change: job rows hold their ids, the catalog what the ids mean. Lanes that other
- * processes add are noticed by their count.
- */
+/** Lanes and policies are few and never change, so job rows hold their ids. Other processes' new lanes show in the count. */
 export class Catalog {
   /** The count of lanes when they were counted last; -1: not known. */
   counted = -1;
@@ -35,10 +32,7 @@ export class Catalog {
   readonly #policyIds = new Map<string, number>();
   /** Definitions reuse their policy object, so most look-ups need no text. */
   #policyIdOf = new WeakMap<Policy, number>();
-  /**
-   * Every lane up to this id is known. A transaction that adds lanes holds the counter until its commit, so ids rise with
-   * commits.
-   */
+  /** All lanes up to this id are known: adding lanes locks the counter until the commit, so ids rise with commits. */
   #readTo = 0;
 
   constructor(s: string, counter: OrderedLock) {
@@ -231,12 +225,8 @@ export class Catalog {
 
 type SettingsParts = { canDeclare: boolean; locks: QueueLocks; counter: OrderedLock };
 
-/**
- * Settings of queues, and limits. They are read again only when the database's count of their changes has moved, which every
- * transaction compares before it commits.
- */
+/** Settings of queues, and limits. Read again when the count of their changes has moved, which every transaction compares. */
 export class Settings {
-  /** As they were when they were loaded last. */
   view: SettingsView = NO_SETTINGS;
   readonly #sql: Record<"counted" | "count" | "queues" | "rules", string>;
   readonly #rows: SettingsRows;

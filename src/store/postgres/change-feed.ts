@@ -8,7 +8,6 @@ import type { Fence, JobKey } from "../../core/text/ids.ts";
 /** Time between two looks for commits of other processes, ±25 %: while notifications arrive, and while they cannot. */
 const LISTENING_LOOK_MS = 5_000;
 const DEAF_LOOK_MS = 500;
-/** How long the listening connection stays open after its last subscriber left. */
 const LISTENER_IDLE_MS = 10_000;
 
 interface ChangeFeedOptions {
@@ -22,7 +21,6 @@ interface ChangeFeedOptions {
   random: () => number;
 }
 
-/** Notifies subscribers of commits of this store and of others, and of jobs that are about to be committed. */
 export class ChangeFeed {
   readonly notifier: Notifier;
   readonly #options: ChangeFeedOptions;
@@ -216,11 +214,8 @@ interface Notification {
 
 type Statement = [text: string, ...values: Value[]];
 
-/**
- * Notifies other processes of commits. One notification is under way at a time: it follows a commit at once or, shortly after
- * another, by the timer; later commits share the next one. PostgreSQL makes commits that notify wait for each other in all
- * databases of the server, so no commit of a job notifies by itself.
- */
+// One notification is under way at a time; later commits share the next one. PostgreSQL makes commits that notify wait for each
+// other in all databases of the server, so no commit of a job notifies by itself.
 export class Notifier {
   readonly #send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>;
   readonly #channel: string;
@@ -350,10 +345,7 @@ function isUndelivered(error: unknown): boolean {
   return code === "54000" || code === "55P03";
 }
 
-/**
- * A commit that notifies waits for all others on the server, and one of them may wait for a replica that is down: the timeout
- * bounds that. Nor does a hint wait for the disk.
- */
+/** Bounded: it waits for all notifying commits on the server, one of which may wait for a replica. A hint needs no sync. */
 const NOTIFY = `
   select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '250ms', true)`;
 /** No row, and no notification, while no other store listens. Every role may see the names of connections. */

@@ -37,10 +37,7 @@ interface Row {
 }
 
 type EnqueueParts = Pick<JobParts, "catalog" | "settings" | "limits" | "dependents" | "effects" | "events" | "batches"> & {
-  /**
-   * In a user's transaction, which may stay open for long. A job with limits waits for the next claim to admit it; if it took
-   * its limits here, all claims of the queue would wait for that transaction.
-   */
+  /** In a user's transaction, which may stay open for long: the next claim admits limited jobs, or all claims would wait. */
   defersLimits: boolean;
 };
 

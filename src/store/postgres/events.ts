@@ -73,10 +73,7 @@ export interface Happened {
 
 type JobEventsParts = Pick<JobParts, "catalog" | "settings" | "outbox">;
 
-/**
- * Events of jobs, for queues that ask for them. They carry no payloads, which may be large or secret. The rows are read after
- * the change, so that changes without events need not return ids.
- */
+/** Without payloads, which may be large or secret. Rows are read after the change: changes without events return no ids. */
 export class JobEvents {
   readonly #parts: JobEventsParts;
   readonly #rows: string;
@@ -112,13 +109,9 @@ const NUMBERED_AT_ONCE = 1_000;
 /** How long `low` is trusted: a server that took over may know less than this process learnt. */
 const LOW_TRUSTED_MS = 60_000;
 
-/**
- * Events get their numbers after their commit, from the first reader, in the order of their ids, one reader at a time. So no
- * event is skipped: an event committed later gets a higher number, however early it was written. Of two events of one job the
- * later has the higher number: its transaction could change the job only after the other committed. No reader waits for a
- * writer's transaction. Numbering by xid would give another order: the transaction with the lower xid may change the job
- * second.
- */
+// Events get numbers after their commit, from one reader at a time, in the order of their ids: none is skipped, and no reader
+// waits for a writer. Of two events of one job the later has the higher number; by xid, the lower one may change the job
+// second.
 export class EventNumbering implements EventNumbers {
   readonly isBehind: string;
   readonly newest: string;
@@ -138,8 +131,7 @@ export class EventNumbering implements EventNumbers {
     this.isBehind = `(select id from ${s}.outbox where id > :low order by id limit 1) is not null`;
     this.newest = `coalesce((select max(seq) from ${s}.events), (select seq from ${s}.trimmed where id = 1))`;
     this.#sql = {
-      // The numbers are synced whatever the durability is: an event that was read must survive a crash, or another event would
-      // get its number.
+      // Synced whatever the durability is: after a crash, another event would get the number of one that was read.
       lock: `
         select set_config('synchronous_commit', 'on', true) from ${s}.mutexes where id = ${MUTEX.numbers} for update`,
       newest: `select ${this.isBehind.replace(":low", "$1::bigint")}, ${this.newest}`,
@@ -213,11 +205,9 @@ export class EventNumbering implements EventNumbers {
       select count(*), pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id()::text from moved`;
   }
 
-  /**
-   * Numbered events stay in the index until vacuum, which an old snapshot delays, so each look for new events would take
-   * longer. A transaction that took an id up to `last` has a lower xid than the transaction that read `last`. When all of those
-   * have ended and their events are numbered, no event will appear below `last`.
-   */
+  // Numbered events stay in the index until vacuum, so each look would take longer. Transactions with an id up to `last` have
+  // lower xids than the one that read `last`: when they have ended and their events are numbered, none will appear below
+  // `last`.
   #learn({ isAll, last, over, xid }: { isAll: boolean; last: number; over: string; xid: string }): void {
     if (isAll && this.#mark !== null && BigInt(over) > this.#mark.xid) {
       this.#low = this.#mark.last;

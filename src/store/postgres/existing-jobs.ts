@@ -26,10 +26,7 @@ interface Found {
   state: JobState | null;
 }
 
-/**
- * What the database knows of the jobs that a batch names: by id, by key, or as an upstream. Jobs of the batch are added as they
- * are admitted.
- */
+/** The jobs that a batch names: by id, by key, or as an upstream. Jobs of the batch are added as they are admitted. */
 export class ExistingJobs implements JobLookup {
   readonly #byId = new Map<string, Found>();
   readonly #bySlot = new Map<string, string>();
@@ -84,7 +81,6 @@ export class ExistingJobsLookUp {
     };
   }
 
-  /** Locks the unfinished jobs with these slots, in the order of keys, so that none is claimed or ends. */
   async lockSlots(tx: Tx, slots: readonly string[]): Promise<Map<string, SlotHolder>> {
     const rows = named<SlotHolder>(await tx.rows(this.#sql.replaced, listOf([...slots])));
     const lanes = rows.map(({ lane }) => lane);
@@ -92,7 +88,6 @@ export class ExistingJobsLookUp {
     return new Map(rows.map((row) => [row.slot, row]));
   }
 
-  /** The lanes of unfinished jobs with these slots and limits. */
   async limitedLanes(tx: Tx, slots: readonly string[]): Promise<number[]> {
     const lanes = (await tx.rows<[number]>(this.#sql.limited, listOf([...slots]))).map(([lane]) => lane);
     await this.#catalog.knowLanes(tx.rows, lanes);

@@ -116,7 +116,6 @@ export class Limits {
     return answer.map((gate, i) => (opened.has((jobs[i] as Job).key) ? null : gate));
   }
 
-  /** Jobs that were claimed here have succeeded. */
   async free(tx: Tx, jobs: Iterable<JobKey>): Promise<void> {
     const of = (key: JobKey) => (this.#claimed.get(key) as ClaimedHere).limited as Limited;
     await this.end(

@@ -31,10 +31,7 @@ const MIGRATION_WAIT_MS = 60_000;
 const CREATED_BY_ANOTHER = new Set(["23505", "42P06", "42P07", "42710"]);
 const MOST_TRIES = 5;
 
-/**
- * Brings the schema up to date in one transaction, which reads the version again under the lock: of two processes that start at
- * once one waits, and a process that is killed in the middle leaves the schema as it was.
- */
+/** One transaction, which reads the version again under the lock: a process killed in between leaves the schema as it was. */
 export async function migrate(
   session: Session,
   options: { schema: string; durability: Durability; create: boolean; now: number | null; actor: string | null },
@@ -49,9 +46,7 @@ export async function migrate(
   return { databaseId, durability };
 }
 
-/**
- * Before the first table exists there is no row to lock: of two processes that create it at once one fails, and tries again.
- */
+/** Before the first table exists there is no row to lock: of two processes that create it, one fails, and tries again. */
 async function upgradeOnce(session: Session, options: Parameters<typeof upgrade>[1], s: string): Promise<void> {
   for (let tries = 1; ; tries++) {
     try {

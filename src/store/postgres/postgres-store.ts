@@ -203,10 +203,7 @@ export class PostgresStore implements Store {
     return this.#userTransactions.enqueue(tx, jobs);
   }
 
-  /**
-   * Declares settings and lanes in a transaction of their own, for a transaction that may stay open for long: rows that all
-   * processes share are not locked that long.
-   */
+  /** In its own transaction: one that stays open for long must not lock rows that all processes share. */
   async #declare(jobs: readonly NewJob[]): Promise<void> {
     const { settings, catalog } = this.#parts.jobParts;
     if (jobs.every((job) => settings.isSilent(job)) && catalog.isKnown(jobs)) return;

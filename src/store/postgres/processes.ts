@@ -43,7 +43,6 @@ import type { ProcessStore } from "../store.ts";
 const HEARTBEAT_MS = 20_000;
 /** Other processes do not remove a process that was seen within this time, in milliseconds. */
 const SEEN_RECENTLY_MS = 60_000;
-/** How often connections of processes on other hosts are looked up, in milliseconds. */
 const CONNECTIONS_READ_MS = 2_000;
 
 type Placed = RegisteredProcess & { place: string };
@@ -62,10 +61,7 @@ interface Parts {
   time: ServerTime;
 }
 
-/**
- * The processes that have the database open. On one host a lock file proves that a process is alive or dead. On another host
- * only life can be proven, by the connection named in the process's row; a lost connection proves nothing.
- */
+/** A lock file proves life or death on one host. On another only the connection in the process's row proves life. */
 export class Processes implements ProcessStore {
   readonly #access: Access;
   readonly #sql: Record<"enter" | "all" | "connected" | "setBackend" | "announce" | "askToStop" | "remove", string>;
@@ -287,10 +283,7 @@ export interface Place {
 /** The first survives a reboot, so that a process can tell that there was one. */
 const BASES = process.platform === "win32" ? [tmpdir()] : ["/var/tmp", tmpdir()];
 
-/**
- * Containers share host names and paths, but not files: so the folder holds an id that was drawn for it. Another user's files
- * could not be locked, so each user has a folder. Null: no folder can be trusted.
- */
+/** Holds an id of its own: containers share host names and paths, but not files. One per user. Null: none can be trusted. */
 export function findPlace(databaseId: string, bases: readonly string[] = basesOf(process.env)): Place | null {
   for (const base of bases) {
     const own = join(base, `holdfast-${process.getuid?.() ?? "here"}`);

@@ -58,10 +58,7 @@ export function queryDialect(s: string): QueryDialect {
   };
 }
 
-/**
- * States are written out, so that PostgreSQL finds the partial index. Adding 0 to a key keeps it from walking history by the
- * key.
- */
+/** States are written out for the partial indexes. Adding 0 to a key keeps PostgreSQL from walking history by the key. */
 function keysSql(s: string, { states, newest, bySlot }: AskedJobs): string {
   const range = "key > :from and key < :to";
   if (bySlot)
@@ -97,10 +94,7 @@ const OTHERS = JOB_STATES.filter((state) => state !== "succeeded")
   .map((state) => `'${state}'`)
   .join(", ");
 
-/**
- * Pending jobs are in several indexes, none in the order of keys; such an index would cost each enqueue an eighth. So the first
- * of each priority are merged with delayed, parked and reclaimed jobs.
- */
+/** No index has pending jobs by key (an eighth of an enqueue): merges each priority with delayed, parked and reclaimed ones. */
 function pendingSql(s: string, order: string): string {
   const ofLanes = "key + 0 > :from and key + 0 < :to and lane = any(cast(:lanes as integer[]))";
   return `

@@ -38,10 +38,7 @@ export function schemaSql(s: string): string {
   ].join("");
 }
 
-/**
- * Jobs in one table, updated in place: separate tables for running or finished jobs were slower. PostgreSQL stores large inputs
- * outside of the row by itself.
- */
+/** One table, updated in place: separate tables for running or finished jobs were slower. */
 const jobsSql = (s: string): string => `create table ${s}.database (
   id           integer primary key check (id = 1),
   database_id  text not null,

@@ -94,8 +94,7 @@ export function retentionDatabase(s: string, { catalog, settings }: { catalog: C
     isKept: (lane, state) => settings.view.keep(catalog.lane(lane).queue, state) === undefined,
     isEarly: `coalesce(${xmin} < -backfill, false)`,
     prepare: (tx: Tx) => settings.at(tx),
-    // A settle that did not know of `keep` may not have committed yet: wait until every transaction has ended that began
-    // before this one.
+    // A settle that did not know of `keep` may be uncommitted: wait for every transaction that began before this one.
     async mayBegin(tx: Tx, queue) {
       const own = ((await tx.rows<[number]>("select pg_current_xact_id()::text::bigint")) as [[number]])[0][0];
       const first = ((await tx.rows<[number]>(`select ${xmin}`)) as [[number]])[0][0];
@@ -115,8 +114,8 @@ export function workDatabase(s: string, { catalog, limits }: { catalog: Catalog;
       await limits.lock(tx, queues);
       limits.unclaimed(jobs);
     },
-    // Held from the check that artifacts exist until the commit. `referenced` waits for the transactions that hold it and sees
-    // their references; later ones find swept artifacts missing.
+    // Held from the check that artifacts exist until the commit. `referenced` waits for its holders and sees their references;
+    // later transactions find swept artifacts missing.
     lockArtifacts: (tx: Tx) => tx.rows(`lock table ${s}.artifacts in row exclusive mode`),
     async resultKeys(tx: Tx, count) {
       const sql = `select nextval('${s}.results_key_seq') from generate_series(1, $1::integer)`;

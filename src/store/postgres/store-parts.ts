@@ -116,7 +116,6 @@ function auditGuards(s: string): AuditGuards {
   };
 }
 
-/** The parts that enqueue and settle jobs: over the store's own connection, or in a user's transaction. */
 export class JobParts {
   readonly catalog: Catalog;
   readonly settings: Settings;

@@ -26,7 +26,6 @@ export interface HeldAttempt extends Pick<AttemptRow, "n" | "fence" | "attempt" 
   startedAt: number | null;
 }
 
-/** A running job, as the end of its attempt reads it. */
 export interface RunningJob extends HeldAttempt {
   key: JobKey;
   lane: number;
@@ -38,10 +37,7 @@ export interface RunningJob extends HeldAttempt {
   limits: string | null;
 }
 
-/**
- * The columns of `HeldAttempt`, and the tables to read them from. A statement that waits for the job's row may count `n` too low
- * on PostgreSQL, unless it compares the fence: `n` is as of its beginning.
- */
+/** On PostgreSQL a statement that waits for the job's row may count `n` too low, unless it compares the fence. */
 export function heldAttempt({ table }: Pick<Dialect, "table">): { columns: string; from: string } {
   return {
     columns: `
@@ -54,7 +50,6 @@ export function heldAttempt({ table }: Pick<Dialect, "table">): { columns: strin
 export interface EndedAttempt extends AttemptEnding {
   job: JobKey;
   held: HeldAttempt;
-  /** How many of the job's attempts are kept. */
   keep: number;
 }
 

@@ -39,10 +39,7 @@ export interface AuditGuards {
   params: Params;
 }
 
-/**
- * Writes audit entries. Each transaction that adds entries locks the audit's head, so the entries are one chain. PostgreSQL
- * locks the head last, so a transaction that holds it never waits for a lock.
- */
+/** Each writer locks the audit's head, so entries are one chain. PostgreSQL locks it last: its holder waits for no lock. */
 export class Audit {
   readonly actor: string | null;
   readonly #events: Events;

@@ -9,12 +9,10 @@ import type { FinishedJob } from "./retention.ts";
 import { type Answer, type Dialect, type Script, type Tx, wait } from "./script.ts";
 import type { WorkBatches } from "./work/work-batches.ts";
 
-/** What each database does in its own way when jobs may run that have waited for others. */
 export interface DependentsDatabase {
   /** Loads lanes that this process may not know; SQLite finds them when they are asked for. */
   knowLanes?(tx: Tx, lanes: readonly number[]): Answer<void>;
   lane(id: number): Lane;
-  /** Answers the gate of each job. */
   admit(tx: Tx, jobs: readonly LimitedJob[]): Answer<(string | null)[]>;
   /** Adds events: of queues that ask for them, or of all. */
   recordEvents(tx: Tx, type: JobEventType, jobs: readonly { job: JobKey; lane: number }[], always: boolean): Answer<void>;
@@ -32,9 +30,7 @@ interface WaitingRow {
   limits: string | null;
 }
 
-/**
- * Jobs that wait for others. A job that does not succeed cancels those after it, and those after them, in the same transaction.
- */
+/** A job that does not succeed cancels those that wait for it, and those after them, in the same transaction. */
 export class Dependents {
   readonly #parts: { batches: WorkBatches; database: DependentsDatabase };
   readonly #sql: ReturnType<typeof statements>;
@@ -53,7 +49,6 @@ export class Dependents {
     return (yield* tx.get(this.#sql.any, { upstreams })) !== undefined;
   }
 
-  /** Those of these jobs that others wait to replace. */
   *replaced(tx: Tx, jobs: readonly JobKey[]): Script<JobKey[]> {
     const waits = yield* this.#behind(tx, jobs);
     return waits.filter(({ replaces }) => replaces).map(({ upstream }) => upstream);
@@ -154,9 +149,7 @@ function statements(dialect: Dialect, takesSlot: string) {
     waiting: `
       select key, lane, priority, run_at as "runAt", created_at as "createdAt", limits from ${table("jobs")}
       where ${jobs("key")} and state = 'waiting' order by key`,
-    // No statement joins the jobs with a list: PostgreSQL may have planned it when both were short, and would compare each
-    // with each.
-    // run_at: from now on it waits for a worker.
+    // No join with a list: PostgreSQL may have planned for short ones. run_at: from now on the job waits for a worker.
     unblock: `
       update ${table("jobs")} as job set state = 'pending', gate = :gate, run_at = ${dialect.greatest("run_at", ":now")}${takesSlot}
       where ${jobs("key")} and state = 'waiting'`,

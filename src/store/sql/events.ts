@@ -192,8 +192,7 @@ function statements(dialect: Dialect, numbers: EventNumbers, guard: RowGuard) {
       select 1 from ${dialect.items("text", ":types")} as asked
       where event.type = asked.value or (asked.value like '%*'
         and substr(event.type, 1, length(asked.value) - 1) = substr(asked.value, 1, length(asked.value) - 1))))`;
-  // The oldest events that all sinks have passed and that are older than is kept. An event further in the future was written
-  // while the clock was wrong; younger events must not wait for it.
+  // Passed by all sinks, and older than is kept. One far in the future has a wrong clock: younger ones must not wait for it.
   const gone = `seq <= (
       select max(seq) from (
         select seq from ${events}
@@ -213,9 +212,9 @@ function sinkStatements(dialect: Dialect, numbers: EventNumbers) {
   const { table } = dialect;
   const sinks = table("sinks");
   const held = "name = :name and token = :token and holder is not null";
-  // A sink is free if no registered process holds it, or its time is over. A time further away than `ttl` was written before
-  // the clock was set back. A holder that loses its sink this way loses no event: its token moves the cursor no more. `:clock`,
-  // because a statement that waited for the row compares the new holder's time.
+  // Free: no registered process holds it, its time is over, or further away than `ttl` (the clock was set back). A deposed
+  // holder's token moves the cursor no more, so no event is lost. `:clock`: a statement that waited compares the new holder's
+  // time.
   const free = `(
     sink.holder is null or sink.expires_at <= :clock or sink.expires_at > :clock + :ttl
     or not exists (select 1 from ${table("processes")} as process where process.id = sink.holder))`;

@@ -8,7 +8,6 @@ import { type RuleRow, toRule } from "../queues.ts";
 import { isHeld } from "./locks.ts";
 import type { Dialect, Reads, Script } from "./script.ts";
 
-/** Upstream jobs that an explanation names. */
 const MAX_UPSTREAM = 100;
 
 interface Surroundings {
@@ -32,7 +31,6 @@ interface Claimable {
   suspect: string;
 }
 
-/** Reads why one job does not run, in at most four statements. */
 export class JobFactsReader {
   readonly #sql: ReturnType<typeof statements>;
 

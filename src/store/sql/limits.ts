@@ -30,10 +30,8 @@ const COUNTS = {
   due_at: "bigint",
 } as const;
 
-/** The columns of a counter. */
 export const USAGE = Object.keys({ ...FIXED, ...COUNTS }).join(", ");
 
-/** Reads that each database does in its own way. */
 export interface LimitReads {
   counters(tx: Tx, pairs: readonly LimitPair[]): Script<UsageRow[]>;
   /** The first parked jobs of each usage, at most so many, in claim order. */
@@ -42,7 +40,6 @@ export interface LimitReads {
   name(tx: Tx, usages: readonly UsageRow[]): Script<void>;
 }
 
-/** Loads the rows that the limit gate decides on, and writes what it has decided. */
 export class LimitRows {
   readonly gate: LimitGate;
   readonly #reads: LimitReads;
@@ -84,10 +81,7 @@ export class LimitRows {
     }
   }
 
-  /**
-   * Ends each operation: lets parked jobs pass, and writes the changes, if there are any. The caller writes the rows of `own`
-   * jobs.
-   */
+  /** Ends each operation: lets parked jobs pass, and writes the changes. The caller writes the rows of `own` jobs. */
   *write(tx: Tx, own?: ReadonlySet<JobKey>): Script<LimitChanges | null> {
     for (;;) {
       const wanted = this.gate.refill();

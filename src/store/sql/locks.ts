@@ -7,10 +7,7 @@ import type { Audit } from "./audit.ts";
 import type { RecoveryLog } from "./reports.ts";
 import type { LockStore } from "../store.ts";
 
-/**
- * Whether a row `lock` is held: its time is not over, or its exclusive claim is still running. `coalesce` keeps PostgreSQL from
- * walking all running jobs.
- */
+/** In time, or its exclusive claim still runs. `coalesce` keeps PostgreSQL from walking all running jobs. */
 export function isHeld({ table }: Dialect, now = ":now"): string {
   return `(
     (lock.job is null and lock.expires_at > ${now})
@@ -19,11 +16,8 @@ export function isHeld({ table }: Dialect, now = ":now"): string {
       where held.key = lock.job and held.fence = lock.fence and coalesce(held.state, '') = 'running')))`;
 }
 
-/**
- * Whether a lock is over, for statements that change it. On PostgreSQL a statement that waited for the row sees the row as it
- * is now, but the jobs as they were when it began: a claim that was bound meanwhile is not running there yet, and must not be
- * mistaken for one that has ended.
- */
+// For statements that change the lock. One that waited for the row on PostgreSQL sees the jobs as they were when it began: a
+// claim that was bound meanwhile is not running there yet, and must not be mistaken for one that has ended.
 export function isOver(dialect: Dialect, now = ":now"): string {
   return `(
     not ${isHeld(dialect, now)}
@@ -32,10 +26,7 @@ export function isOver(dialect: Dialect, now = ":now"): string {
       where seen.name = lock.name and seen.job = lock.job and seen.fence = lock.fence)))`;
 }
 
-/**
- * Named, leased mutexes. Locks of exclusive claims have no expiry and are never released: the job's own row tells whether they
- * count.
- */
+/** Named, leased mutexes. Those of exclusive claims have no expiry and no release: the job's row tells whether they count. */
 export class Locks implements LockStore {
   readonly #access: Access;
   readonly #parts: { audit: Audit; processes: Processes; recoveryLog: RecoveryLog };

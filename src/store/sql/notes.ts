@@ -6,7 +6,6 @@ import type { Attempts } from "./attempts.ts";
 import { type Access, type Dialect, type Reads, type Script, type Tx, RowGuard } from "./script.ts";
 import type { ItemTable } from "./work/items.ts";
 
-/** Whether leases are still held. */
 export class LeaseStates {
   readonly #sql: string;
 
@@ -33,10 +32,7 @@ interface Parts {
   attempts: Attempts;
 }
 
-/**
- * Checkpoints and progress, beside the job's row so that saving them does not rewrite its input. The job's row is locked first,
- * so that the end of the attempt comes before or after.
- */
+/** Beside the job's row, to not rewrite its input. That row is locked first, so the attempt's end comes before or after. */
 export class Notes {
   readonly #parts: Parts;
   readonly #guard: RowGuard;

@@ -18,13 +18,10 @@ import type { WorkBatches } from "./work/work-batches.ts";
 export interface CancelDatabase extends DependentsDatabase {
   /** Ends the jobs `:jobs` at the instant `:at`. */
   readonly cancel: string;
-  /** Locks the claims of running jobs. */
   lockClaims?(tx: Tx, fences: readonly Fence[]): Answer<void>;
   prepare(tx: Tx): Answer<unknown>;
   attemptsKept(queue: string): number;
-  /** Pending jobs leave the queues of their limits. */
   withdraw(tx: Tx, jobs: readonly (LimitedJob & { gate: string | null })[]): Answer<void>;
-  /** Running jobs free their slots. */
   free(tx: Tx, jobs: readonly LimitedJob[]): Answer<unknown>;
   /** Counts, lists and tells dependents what ended. */
   follow(tx: Tx, now: number, ended: readonly FinishedJob[]): Answer<void>;
@@ -65,7 +62,6 @@ interface OperateParts {
 /** Other transactions have to commit before older jobs are listed, and do not notify. */
 const BACKFILL_WAIT_MS = 250;
 
-/** What operators do to jobs, and the removal of jobs that their queue need not keep. */
 export class Operate {
   readonly #parts: OperateParts;
   readonly #access: Access;
@@ -224,10 +220,7 @@ function operateSql(dialect: Dialect, { isIn, removals }: OperateDatabase) {
   };
 }
 
-/**
- * Cancels jobs that have not ended, whichever process holds them. The caller holds the locks of queues with limits or work
- * items.
- */
+/** Cancels jobs that have not ended. The caller holds the locks of queues with limits or work items. */
 export class Cancel {
   readonly #database: CancelDatabase;
   readonly #attempts: Attempts;

@@ -166,7 +166,6 @@ export class Queries implements QueryStore {
     return search.isOver ? { items } : { items, next: String(search.newest ? search.to : search.from) };
   }
 
-  /** The search, with what its first statements have found; null: no job can match. */
   *#search(db: Reads, filter: ListFilter): Script<(Search & { found: Found[] }) | null> {
     const { limit, after, order = "oldest" } = filter;
     const states = statesOf(filter.state);
@@ -198,7 +197,6 @@ export class Queries implements QueryStore {
     return Object.assign(search, { found: yield* this.#slice(db, search, limit + 1) });
   }
 
-  /** Reads one slice, and moves the search behind what was read. */
   *#slice(db: Reads, search: Search, wanted: number): Script<Found[]> {
     const { newest, params, isSliced } = search;
     const range = { from: search.from, to: search.to };

@@ -36,7 +36,6 @@ import {
 const COUNTS = ["succeeded", "failed", "retried", "wait_ms", "run_ms"] as const;
 const WAITS = bucketColumns("wait");
 const RUNS = bucketColumns("run");
-/** Of both databases' schemas. */
 export const MINUTE_COLUMNS = [...COUNTS, ...WAITS, ...RUNS];
 
 type MinuteRow = Record<string, number> & { queue: never };
@@ -171,7 +170,6 @@ function limitsSql({ table }: Dialect): string {
     order by waiting desc, running desc, rule.queue, rule.job, counter.key limit :limit`;
 }
 
-/** Writes settings of queues, and limits. Each database reads them, and counts their changes, in its own way. */
 export class SettingsRows {
   readonly #sql: ReturnType<typeof settingsSql>;
 

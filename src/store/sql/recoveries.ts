@@ -302,7 +302,6 @@ export class Recoveries implements RecoveryStore {
     return { ...reclaimed, shortened };
   }
 
-  /** Ends leases, each only if it is still the given one, and notifies their holders. */
   *#endLeases(tx: Tx, leases: readonly ReclaimedLease[]): Script<{ ended: LeaseRef[]; reclaimed: Reclaimed }> {
     const nexts = yield* wait(this.#parts.settle.reclaim(tx, leases));
     const ended = leases.filter((_, i) => nexts[i] !== null);

@@ -62,7 +62,6 @@ export class Reports {
     return tx.run(this.#sql.name, { report, id, life });
   }
 
-  /** The processes that a report names and that are still registered. */
   *left(db: Reads, report: number): Script<Left[]> {
     return (yield* db.all<Left>(this.#sql.left, { report })).map((row) => Object.assign({}, row));
   }

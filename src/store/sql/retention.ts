@@ -22,7 +22,6 @@ export interface OldestJobs {
 
 export type OldestJob = ExpiredJob & { turn: number };
 
-/** What each database does in its own way. */
 export interface RetentionDatabase {
   isKept(lane: number, state: FinishedState): boolean;
   /** Whether transactions may be open that do not know of `keep`, by a row of `queues`. */
@@ -88,10 +87,7 @@ export class Retention {
     return { taken: taken.length, over: due.filter(({ job }) => held.has(job)) };
   }
 
-  /**
-   * Lists jobs that ended before `keep` was declared; true while there are more. The queues in `seen` were known to be unlisted
-   * before this transaction began.
-   */
+  /** Lists jobs that ended before `keep` was declared; true: there are more. `seen`: unlisted before this transaction. */
   *backfill(tx: Tx, seen: readonly string[]): Script<boolean> {
     yield* wait(this.#database.prepare?.(tx));
     const { queues } = yield* this.#readQueues(tx);

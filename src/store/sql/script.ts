@@ -8,11 +8,7 @@ import type { AuditHead, NewAuditEntry } from "../audit.ts";
 import type { Operation } from "../points.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 
-/**
- * The steps of one transaction, written once for both databases. SQLite answers at once, so there a script runs without
- * stopping; on PostgreSQL the runner awaits each answer. Scripts call each other with `yield*`, as asynchronous functions do
- * with `await`.
- */
+/** The steps of a transaction, for both databases: SQLite answers at once; on PostgreSQL the runner awaits each answer. */
 export type Script<T> = Generator<Promise<unknown>, T, unknown>;
 
 export type Answer<T> = T | Promise<T>;
@@ -22,11 +18,8 @@ export function* wait<T>(answer: Answer<T>): Script<T> {
   return answer instanceof Promise ? ((yield answer) as T) : answer;
 }
 
-/**
- * Runs several scripts side by side. On PostgreSQL their first statements are pipelined in this order. A call that sends its
- * statement at once (`tx.all`, `tx.run`, `wait`) does so before all scripts here: put it into a generator where the order
- * matters.
- */
+// Side by side: on PostgreSQL the first statements are pipelined in this order. A call that sends its statement at once
+// (`tx.all`, `tx.run`, `wait`) does so before all scripts here: put it into a generator where the order matters.
 export function* together<T extends readonly Script<unknown>[]>(...scripts: T): Script<Results<T>> {
   const answers = scripts.map(run);
   return (answers.some((answer) => answer instanceof Promise) ? yield Promise.all(answers) : answers) as Results<T>;
@@ -64,10 +57,7 @@ export type Param = string | number | boolean | null | readonly (string | number
 export type EachParams<Name extends string | number | symbol = string> = Readonly<Record<Name, string | number | boolean | null>>;
 export type Params = Readonly<Record<string, Param>>;
 
-/**
- * Statements name their parameters (`:name`). `:now` is always there: the current time, the same throughout a statement.
- * `:clock` is the time when a row is reached, after PostgreSQL has waited for its lock.
- */
+/** `:now` is the time, the same in a whole statement; `:clock` when a row is reached, after PostgreSQL waited for its lock. */
 export interface Reads {
   all<Row>(sql: string, params?: Params): Script<Row[]>;
   get<Row>(sql: string, params?: Params): Script<Row | undefined>;
@@ -120,10 +110,7 @@ export interface Dialect {
   items(type: "bigint" | "text", list: string): string;
   /** The objects of a JSON array, as a table with these columns. */
   rows(json: string, columns: Readonly<Record<string, "bigint" | "text">>): string;
-  /**
-   * A statement for `Tx.each` or `Reads.findEach`. SQLite runs it row by row, because it binds a wide row four times as fast as
-   * it parses one from JSON; PostgreSQL runs it once, with a list for each column.
-   */
+  /** SQLite runs it row by row: binding a wide row is 4 times as fast as JSON. PostgreSQL runs it once, a list per column. */
   each(columns: Columns, write: (row: EachRow) => string): string;
   /** A statement for `Tx.each` that deletes the row of a table in which these columns equal those of the given row. */
   deleteEach(table: string, columns: Columns): string;
@@ -135,10 +122,7 @@ export interface Dialect {
   readonly locking: string;
   lockingOf(alias: string): string;
   indexed(index: string): string;
-  /**
-   * Joins, to each row before it, the first row of a table that has a `key`. `which` selects that row as `one`, from `where` to
-   * `order by`.
-   */
+  /** Joins, to each row before it, the first row of a table with a `key`: `which` is from `where` to `order by`, over `one`. */
   firstRow(table: string, as: string, which: string): string;
   greatest(a: string, b: string): string;
   least(a: string, b: string): string;
@@ -164,10 +148,7 @@ interface EachRow {
   readonly inserted: string;
   from(tables?: string): string;
   readonly using: string;
-  /**
-   * Whether columns of a table equal those of the row. On PostgreSQL the list itself is a condition, too: the planner does not
-   * know how long it is and would scan the table for a join.
-   */
+  /** On PostgreSQL the list itself is a condition, too: the planner does not know its length and would scan for a join. */
   is(table: string, ...columns: (string | readonly [column: string, ofRow: string])[]): string;
 }
 

@@ -68,10 +68,7 @@ const FALLBACK_MS = 1_000;
 const FIRST_CHECK_MS = 2;
 const LAST_CHECK_MS = 64;
 
-/**
- * Holdfast's commits write a byte to the signal file once they are visible. A commit without a signal (a user's transaction, a
- * process killed before the signal) is found by its write to the -wal; data_version tells whether another connection has committed.
- */
+/** Commits write to the signal file once visible. Others (a user's, a killed process's) show in the -wal and data_version. */
 class Watch {
   readonly #version: Statement;
   readonly #path: string;

@@ -102,10 +102,7 @@ export class GroupCommit {
     };
   }
 
-  /**
-   * `run` is synchronous and may run more than once, each time after a rollback. `alone`: it is the user's, has its own
-   * transaction, runs at most once, and its error is passed on unchanged, or through `refused` if the commit failed.
-   */
+  /** `run` may run again after a rollback. `alone`: the user's, in its own transaction, at most once; its error passes on. */
   submit<T>(operation: Operation, run: (tx: Tx) => T, { alone = false, refused = asItIs }: Partial<Item> = {}): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       const since = this.#options.monotonic();
@@ -270,8 +267,7 @@ export class GroupCommit {
     return !this.#opening();
   }
 
-  // To wait inside SQLite would freeze this thread, and the other writer may be a handle of this very thread; so it waits on a
-  // timer, with jitter because SQLite's own waiting is unfair.
+  // On a timer: the other writer may be a handle of this very thread. With jitter, because SQLite's own waiting is unfair.
   #wait(items: Item[]): void {
     const patient: Item[] = [];
     const { patience, monotonic, path } = this.#options;

@@ -136,7 +136,6 @@ export class Processes implements ProcessStore {
     return removed;
   }
 
-  /** Called before the process is unregistered; the result, called after that, removes its lock file. */
   forgetting(id: ProcessId): () => void {
     const alive = id === this.self ? undefined : this.#registered().find((process) => process.id === id)?.alive;
     return () => {

@@ -18,12 +18,9 @@ const DIALECT: SchemaDialect = {
   isFalse: (column) => `${column} = 0`,
 };
 
-/**
- * Jobs in one table, updated in place, with an integer key. What costs in SQLite, measured: an index over all states
- * (a third of the rate), a text key (a sixth), `in (…)` lists in a CHECK or a partial index (half: each row builds a
- * temporary tree), each further index whose condition names the state (3 %) — hence few partial indexes and the chains
- * of `or`.
- */
+// One table, updated in place, with an integer key. Measured costs: an index over all states (a third of the rate), a text key
+// (a sixth), `in (…)` lists in a CHECK or a partial index (half: each row builds a temporary tree; hence the chains of `or`),
+// each further index whose condition names the state (3 %).
 const JOBS = `create table holdfast_database (
   id           integer primary key check (id = 1),
   database_id  text not null,

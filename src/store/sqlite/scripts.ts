@@ -34,7 +34,6 @@ interface Self {
   wrote(): void;
 }
 
-/** Runs scripts' statements on a connection. Each is prepared when it is first used. */
 export function statementsOn(db: Connection): Statements {
   const prepared = new Map<string, Prepared>();
   const prepare = (sql: string): Prepared => {
@@ -203,7 +202,6 @@ export const DIALECT: Dialect = {
   checksum: rowChecksum,
 };
 
-/** Compares each trigger with the text that created it. */
 export const AUDIT_GUARDS: AuditGuards = {
   sql: `
     select guard.value ->> 'name' as name from json_each(:guards) as guard

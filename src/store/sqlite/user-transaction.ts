@@ -262,10 +262,7 @@ interface Parts {
   onFault: (error: unknown) => void;
 }
 
-/**
- * Runs the `commit` callbacks once, after the fence was checked; their error rolls back only this attempt. The success is written
- * last: if a callback commits by itself, only its own rows are committed, and the attempt is still held.
- */
+/** Runs the callbacks once, after the fence check; the success is written last: if one commits, the attempt is still held. */
 export function settleWithRows(settlement: Settlement, parts: Parts): Promise<LeaseState[]> {
   const { group, settle, own, path, onFault } = parts;
   const guarded = <T>(write: () => T): T => {

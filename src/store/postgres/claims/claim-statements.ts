@@ -111,21 +111,15 @@ export class ClaimLocks {
   }
 }
 
-/**
- * Locks the next jobs of one lane, and skips locked ones. Rows that are not chosen are free again with the commit. A locked row
- * keeps its ctid, and is found again by that.
- */
+/** Locks the next jobs of one lane, and skips locked ones. A locked row keeps its ctid, and is found again by that. */
 function headSql(s: string, which: string, lane: string, limit: string): string {
   return `
     select ctid as spot, key, priority, suspect is not null as suspect from ${s}.jobs
     where lane = ${lane} and ${which} order by priority desc, key limit ${limit} for update skip locked`;
 }
 
-/**
- * $1: the injected time; $2: the process; $3: the worker; $4: how many jobs in all; $5 to
- * $11: for each lane its id, queue and lease, how many jobs of it are read, the position of its queue, its source, and how many
- * jobs that source may give; $12: how many jobs of each queue.
- */
+// $1: injected time; $2: process; $3: worker; $4: jobs in all; $5 to $11: for each lane its id, queue and lease, how many jobs
+// are read, the position of its queue, its source, and how many jobs that source may give; $12: how many jobs of each queue.
 const LANES = `
     unnest($5::integer[], $6::text[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::integer[])
       as lane (id, queue, lease, most, place, source, budget)`;
@@ -244,11 +238,8 @@ export function singleLaneClaimSql(s: string): SingleStatement {
   };
 }
 
-/**
- * Claims by one statement that is a transaction. It claims nothing, and answers `isRefused`, if there is a lock on a queue, a
- * suspect, a delayed job that is due, or a queue with more jobs than its share while others have fewer. Each CTE that others
- * refer to costs as much as ten jobs, so there are few; values that all jobs have in common are one row.
- */
+// Claims nothing, and answers `isRefused`, if there is a lock on a queue, a suspect, a delayed job that is due, or a queue with
+// more jobs than its share while others have fewer. Each CTE that others refer to costs as much as ten jobs.
 export function singleClaimSql(s: string): SingleStatement {
   const nextAt = `select min((${nextAtSql(s, "lane.id")})) from unnest($5::integer[]) as lane (id)`;
   return {
@@ -282,18 +273,12 @@ export function singleClaimSql(s: string): SingleStatement {
   };
 }
 
-/**
- * Up to this many lanes are sent with each claim. Beyond, the server is asked first which lanes have jobs, so that claims do
- * not cost more with more queues and definitions.
- */
+/** Up to this many lanes go with each claim. Beyond, the server is asked first which lanes have jobs. */
 const FEW_LANES = 32;
 const SPARE_LANES = 8;
 
 type FoundRow = [counted: number, now: number, hidesSuspects: boolean, found: string];
-/**
- * A lane that has jobs; a lane whose first delayed job is due `at` an instant; or, without a lane, a queue whose limits allow
- * the next start then. `closed`: paused or locked.
- */
+/** A lane that has jobs, or whose delayed job is due `at`; or a queue whose limits open then. `closed`: paused or locked. */
 type Found = [lane: number | null, at: number | null, queue: string | null, closed: boolean];
 
 export interface FoundLanes {
@@ -365,10 +350,7 @@ export class ReadyLanes {
   }
 }
 
-/**
- * Each step seeks from one lane to the next: the cost depends on how many lanes have jobs, not on how many exist. Scalar
- * subqueries keep the server from joining whole tables.
- */
+/** Seeks from lane to lane: only lanes with jobs cost. Scalar subqueries keep the server from joining whole tables. */
 function foundSql(s: string): string {
   const walk = (name: string, table: string, id: string, at: string, which: string) => `
     ${name} (id, at) as (

@@ -37,7 +37,6 @@ type ClaimParts = Pick<JobParts, "catalog" | "settings" | "limits" | "events"> &
 
 type ClaimCall = Pick<SingleCall<unknown>, "statement" | "values">;
 
-/** Claims by one statement, where that can decide; else by `DecidedClaim`. */
 export class Claim {
   readonly #parts: ClaimParts;
   readonly #decided: DecidedClaim;
@@ -153,7 +152,6 @@ export class Claim {
     return { ...call, read };
   }
 
-  /** The statement that may claim from these queues; null: it cannot decide. */
   #statement(tx: Tx, request: ClaimRequest, queues: ClaimableLane[][], found: FoundLanes): ClaimCall | null {
     if (found.isDue || queues.some((lanes) => this.#isLimited(lanes))) return null;
     const { max, holder, worker } = request;
@@ -267,7 +265,6 @@ function claimValues(tx: Tx, { holder, worker, max }: ClaimRequest, queues: read
   ];
 }
 
-/** Whether queues have a source in common that may give fewer jobs than wanted. */
 function sharesBudgets(queues: readonly ClaimableLane[][], max: number): boolean {
   const seen = new Set<ClaimableLane["budget"]>();
   return queues.some((lanes) => {

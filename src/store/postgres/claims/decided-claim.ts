@@ -37,10 +37,7 @@ interface OpenQueue {
   ahead: number;
 }
 
-/**
- * Claims what one statement cannot: reads and locks the next jobs, lets `chooseCandidates` and the limit gate decide, and
- * starts the chosen ones.
- */
+/** Claims what one statement cannot: reads and locks the next jobs; `chooseCandidates` and the limit gate decide. */
 export class DecidedClaim {
   readonly #limits: Limits;
   readonly #sql: Record<"locked" | "promote" | "due" | "setGates" | "heads" | "start", string>;

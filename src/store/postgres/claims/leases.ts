@@ -8,15 +8,10 @@ import { type Access as ScriptAccess, runAsync } from "../../sql/script.ts";
 import { dialectOf } from "../scripts.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
-/**
- * Whether a row `job` is still the attempt that is `asked` for. `coalesce` hides the state from the planner, which would
- * otherwise walk the index of running jobs for each: ten times as slow as by key.
- */
+/** `coalesce` hides the state from the planner, which would walk the index of running jobs: ten times as slow as by key. */
 export const HELD = "job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'";
 
-/**
- * Locks those rows of a list that are still held, in the order of keys: no other transaction can end them before the commit.
- */
+/** Locks the rows that are still held, in the order of keys: no other transaction can end them before the commit. */
 export const held = (s: string, asked: string): string => `
   select asked.* from ${asked} join ${s}.jobs as job on ${HELD}
   order by job.key for no key update of job`;
@@ -35,8 +30,7 @@ export class Leases {
   constructor(s: string, access: ScriptAccess) {
     this.#states = new LeaseStates(dialectOf(s));
     this.#access = access;
-    // An expired lease that was not reclaimed may be renewed. Locked rows are skipped: a user's transaction may hold one for
-    // long, and the other leases must not expire meanwhile.
+    // An expired lease may be renewed. Locked rows are skipped: a user's transaction may hold one while the others expire.
     this.#renew = `
       with clock as materialized (select ${s}.clock($1) as now),
       held as materialized (
@@ -92,16 +86,10 @@ export class Leases {
   }
 }
 
-/**
- * Which jobs run is recorded by claim: one row of `claims` for all jobs that one statement started, and the view `running`.
- * Every statement that starts or ends jobs or moves their leases updates it.
- */
+// Running jobs are recorded by claim: a row of `claims` per statement. All that start or end jobs or move leases update it.
 
-/**
- * `job` has the rows that were started, `given` the fence; $2: the process. `expected`: how many rows were chosen by their
- * ctid. A statement that waited for a row lock gets the newest version of the row, which it cannot change, so it is rejected
- * and runs again.
- */
+// `job`: the started rows; `given`: the fence; $2: the process. `expected`: rows chosen by ctid. A statement that waited for a
+// row lock gets the row's newest version, which it cannot change, so it is rejected and runs again.
 export function startedSql(s: string, expected?: string): string {
   const isAny = "count(*) > 0";
   return `

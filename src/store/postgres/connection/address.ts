@@ -21,10 +21,7 @@ const FORM = /^postgres(?:ql)?:\/\/(?:(?<user>[^/?#]*)@)?(?<hosts>[^/?#@]*)(?<pa
 const PORT = 5432;
 const CONNECT_TIMEOUT_MS = 10_000;
 const SSL_MODES = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
-/**
- * Parameters that other programs understand and the driver does not: ignored, they would leave a connection less safe than its
- * user believes.
- */
+/** Not understood by the driver: ignored, they would leave a connection less safe than its user believes. */
 const UNSUPPORTED = [
   "channel_binding",
   "client_encoding",
@@ -41,10 +38,7 @@ export function isAddress(where: string): boolean {
   return /^postgres(ql)?:/.test(where);
 }
 
-/**
- * postgres://user:password@host:port,host:port/database?name=value. Unknown parameters are settings of the server, which
- * rejects those that it does not know.
- */
+/** postgres://user:password@host:port,host:port/database?name=value. Unknown names are settings, which the server checks. */
 export function parseAddress(given: string, env: Readonly<Record<string, string | undefined>> = process.env): Address {
   const { user, hosts: at = "", path = "", query = "" } = FORM.exec(given)?.groups ?? malformed();
   // An @ this late follows a password that was not encoded: no part of it may be taken for a host, and shown.

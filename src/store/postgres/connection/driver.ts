@@ -46,10 +46,7 @@ export async function loadDriver(): Promise<typeof postgres> {
   }
 }
 
-/**
- * Connects with the first statement, once. The driver would reconnect by itself with the state of the lost connection: it would
- * wait for answers that never come, send the rest of a transaction to a server that does not know it, or retry for ever.
- */
+/** Connects once: the driver's reconnect waits for lost answers, sends the rest of a transaction anew, or retries for ever. */
 export function connect({ driver, address }: Server, host: Host, options: ConnectOptions): Connection {
   let socket: Socket | null = null;
   const once = () => {
@@ -95,10 +92,7 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
   };
 }
 
-/**
- * Values of these types may be given as text, as PostgreSQL writes them. The driver would make a JSON string of a JSON text,
- * `false` of "true", and an error of "infinity".
- */
+/** Given as text: the driver would make a JSON string of a JSON text, `false` of "true", and an error of "infinity". */
 const TEXTS_AS_THEY_ARE = {
   json: { to: 114, from: [114, 3802], parse: JSON.parse, serialize: textOr(JSON.stringify) },
   boolean: { to: 16, from: [16], parse: (text: string) => text === "t", serialize: textOr(String) },
@@ -146,10 +140,7 @@ export function lists<Name extends string>(rows: readonly Readonly<Record<Name, 
   return names.map((name) => listOf(rows.map((row) => row[name])));
 }
 
-/**
- * The position of a number in a sorted list. A row found by `= any(list)` gets its values by that: one walk over the index
- * instead of a look-up for each item, as a join would need.
- */
+/** The position of a number in a sorted list: rows found by `= any(list)` get their values by it, in one walk of the index. */
 export function placeIn(number: string, list: string): string {
   return `width_bucket(${number}, ${list}::bigint[])`;
 }

@@ -51,8 +51,7 @@ export const NO_WRITES = "25006";
 export function codeOf(error: unknown): string {
   if (error instanceof ConnectionLost) return codeOf(error.cause);
   const { code, routine } = error instanceof Error ? (error as { code?: unknown; routine?: unknown }) : {};
-  // A replica has no unlogged tables, and reports that before it reports that it is read-only. Recognised by the routine in the
-  // server, because messages are translated.
+  // A replica first reports that it has no unlogged tables. Found by the server's routine: messages are translated.
   if (code === "0A000" && routine === "get_relation_info") return NO_WRITES;
   return typeof code === "string" ? code : "";
 }
@@ -283,10 +282,7 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
 const MIN_RECONNECT_DELAY_MS = 50;
 const MAX_RECONNECT_DELAY_MS = 1_000;
 
-/**
- * How long to wait before the next try after so many losses: at first not at all, because often only the connection is gone;
- * then exponentially longer, with jitter, because all processes come back at once.
- */
+/** At first no pause, because often only the connection is gone; then exponential with jitter, for all come back at once. */
 export function reconnectDelay(losses: number, random: () => number): number {
   if (losses === 0) return 0;
   return Math.min(MAX_RECONNECT_DELAY_MS, MIN_RECONNECT_DELAY_MS * 2 ** (losses - 1)) * (0.5 + random() / 2);

@@ -13,12 +13,9 @@ export class DatabaseReverted extends RerunTransaction {
   }
 }
 
-/**
- * A database can revert: a crashed server loses what it had not synced, a replica that takes over may lag, a backup is old.
- * Live processes then hold numbers that the database would give out again. An unlogged table tells: after each of these events
- * it is empty. The process that finds it empty moves all sequences and draws a new epoch; a process that knew another epoch
- * clears its caches. Each transaction compares the epoch at its end, so none that began before commits after.
- */
+// After a server crash, a failover or a restore a database may give out numbers that live processes hold. An unlogged table is
+// empty then: its finder moves all sequences and draws a new epoch; a process that knew another one clears its caches. Each
+// transaction compares the epoch at its end, so none that began before commits after.
 export class Epoch {
   known = Number.NaN;
   readonly isGone: (known: string) => string;
@@ -74,10 +71,7 @@ export class Epoch {
 
 const ASK_INTERVAL_MS = 1_000;
 
-/**
- * The database's time, estimated without a query. Rows are written in that time, so decisions about them must not use this
- * host's clock, which may be an hour off.
- */
+/** The database's time, estimated without a query. Rows are written in it, and this host's clock may be an hour off. */
 export class ServerTime {
   readonly #sql: string;
   readonly #monotonic: () => number;
@@ -103,10 +97,7 @@ export class ServerTime {
     this.learn((row as [number])[0], before, this.#monotonic());
   }
 
-  /**
-   * The answer was given between these two instants: the estimate moves no further than that demands, so a slow answer never
-   * makes it worse.
-   */
+  /** The answer was given between both instants: the estimate moves no further than needed, so a slow answer never harms it. */
   learn(answer: number, before: number, after: number): void {
     const [least, most] = [answer - after, answer + 1 - before];
     this.#ahead = this.#ahead === null ? (least + most) / 2 : Math.min(most, Math.max(least, this.#ahead));

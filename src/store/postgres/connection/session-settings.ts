@@ -3,20 +3,14 @@ import type { Durability } from "../../store.ts";
 /** How long a statement waits for a lock, in milliseconds, unless the user or the server has set `lock_timeout`. */
 export const LOCK_WAIT_MS = 15_000;
 
-/**
- * Settings that statements and answers rely on, and that a role or a database may have changed: NULL in lists, and exact
- * fractions.
- */
+/** Settings that answers rely on, and that a role or database may have changed: NULL in lists, and exact fractions. */
 const RELIED = [
   ["array_nulls", "on"],
   ["extra_float_digits", "1"],
 ] as const;
 
-/**
- * Every statement is written for its index, and one generic plan does for all values. Otherwise the server plans each claim
- * anew, which costs as much as claiming forty jobs, and scans a table that it last saw full of what it looks for. Before
- * version 18 it also starts parallel workers that read and sort all of history for a page of a list.
- */
+// Every statement is written for its index: one generic plan does. Planning each claim anew costs as much as claiming forty
+// jobs, and may scan a table last seen full; before version 18, parallel workers would sort all of history for a page.
 const PLANNED = [
   ["plan_cache_mode", "force_generic_plan"],
   ["enable_seqscan", "off"],
@@ -29,10 +23,7 @@ export const RELIED_SET = [...RELIED, ...PLANNED].map(([name, value]) => `set_co
 /** For the rest of a transaction: the user's statements are planned as on the user's own connections. */
 export const USERS_LOCALLY = PLANNED.map(([name]) => `set local ${name} to default`).join("; ");
 
-/**
- * The server rolls a transaction back that is silent for so long, in milliseconds. A process that is stopped, or whose handler
- * blocks the event loop, holds locks that others may wait for; it runs the transaction again when it continues.
- */
+/** The server rolls back a transaction silent for so long: a stopped process holds locks, and runs it again later. */
 const MAX_SILENCE_MS = 5_000;
 
 /** For the rest of a transaction: as Holdfast's statements need it, whatever the user's statements have set. */

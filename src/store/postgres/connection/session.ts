@@ -85,10 +85,7 @@ export class Session {
     return this.#lost !== null;
   }
 
-  /**
-   * It rejected a write. Another connection may not: settings of the user or the database count as they were when a connection
-   * was made.
-   */
+  /** It rejected a write. A new connection may not: settings count as they were when a connection was made. */
   get isDated(): boolean {
     return this.#refusesWrites && performance.now() - this.#madeAt >= REJECTING_KEPT_MS;
   }
@@ -127,10 +124,7 @@ export class Session {
     return this.#server.address.pooled;
   }
 
-  /**
-   * Sends one message: `before` without rows, then these statements, whose rows are the answer. It ends at the first that
-   * fails.
-   */
+  /** Sends one message: `before` without rows, then statements whose rows are the answer. It ends at the first that fails. */
   async together(
     before: readonly string[],
     statements: readonly { text: string; values: readonly Value[] }[],
@@ -252,11 +246,7 @@ interface Watched {
   onDead(): void;
 }
 
-/**
- * After a power loss of the server's host, or behind a firewall that dropped the connection, the system would wait for a
- * quarter of an hour. So when no answer has come for a while, another connection asks the server whether a statement just takes
- * its time.
- */
+/** After a power loss, or behind a firewall, TCP waits for 15 minutes: another connection asks whether the server works. */
 class ConnectionWatchdog {
   readonly #watched: Watched;
   readonly #every: number;
@@ -326,10 +316,7 @@ export class Reader {
   readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> =>
     this.#patiently((session) => session.rows<Row>(text, values));
 
-  /**
-   * Runs statements without values as one transaction. The server runs it to its end even if the process that sent it dies or
-   * is stopped. It must be safe to run twice.
-   */
+  /** One transaction, which the server runs to its end even if this process dies. It must be safe to run twice. */
   script<Row extends readonly unknown[]>(...statements: string[]): Promise<Row[][]> {
     return this.#patiently((session) => session.script<Row>(statements.join(";")));
   }

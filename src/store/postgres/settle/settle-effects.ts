@@ -8,7 +8,6 @@ import type { JobParts } from "../store-parts.ts";
 
 type SettleEffectsParts = Pick<JobParts, "tally" | "retention" | "dependents">;
 
-/** What follows from the end of a job: counts, retention, and the jobs that come after it. */
 export class SettleEffects {
   readonly #parts: SettleEffectsParts;
 
@@ -26,10 +25,7 @@ export class SettleEffects {
   }
 }
 
-/**
- * Counts are split into shares, one row each, so that many stores can settle without waiting for each other. Users'
- * transactions and second connections have shares of their own.
- */
+/** Counts are split into rows, so that stores settle without waiting; users' and second connections have their own. */
 const SHARES = 64;
 
 export function longShare(random: () => number): number {

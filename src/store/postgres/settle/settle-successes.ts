@@ -103,9 +103,7 @@ export class SettleSuccesses {
   }
 }
 
-/**
- * Another transaction may begin to wait for a job with limits at this instant: the caller checks again in a later statement.
- */
+/** Another transaction may begin to wait for a limited job at this instant: the caller checks again in a later statement. */
 function kindSql(s: string, kind: Kind): string {
   if (kind === "quiet") return "job.quiet";
   return `job.limits is not null and not exists (select 1 from ${s}.waits where upstream = job.key)`;
@@ -136,8 +134,7 @@ function singleSql(s: string, selection: Selection): SingleStatement {
     values: 6,
     made: "null::bigint, null::bigint, null::text",
     wrote: "true",
-    // The retention backfill waits only for transactions that have written when it begins. A settle that began before and has
-    // not written must not use the settings that it knew.
+    // The retention backfill waits only for transactions that have written: one that has not must not use the settings it knew.
     settings: `${s}.settings_now()`,
     answer: (verdict) => `
         select case when (select count(*) from ended) < cardinality($3::bigint[]) then ${s}.refuse('${REFUSED.partial}') end, ${verdict}`,
@@ -160,10 +157,7 @@ interface Parts {
   write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints: CallHints<T>): Promise<T>;
 }
 
-/**
- * Chooses the connection for settlements. A worker that drains a backlog settles over a second connection while the first one
- * claims: a drain is a third faster. A settle and a claim never touch the same job.
- */
+/** A draining worker settles over a second connection while the first claims: a third faster. They never share a job. */
 export class SettleQueue {
   readonly #parts: Parts;
   readonly #second: GroupCommit;

@@ -55,8 +55,7 @@ export class Settle {
       holders: `select key, reserved from ${s}.jobs where reserved = any($1::text[])`,
       hold: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
       history,
-      // A locked row is being settled or renewed, or belongs to a long user transaction: its lease is judged again later,
-      // without waiting.
+      // A locked row is being settled or renewed, or a user's transaction holds it: its lease is judged later, without waiting.
       judged: `${history} skip locked`,
       move: `
         with moved as (
@@ -331,10 +330,7 @@ function isPlain({ outcome, followUps, commit, work }: Settlement): boolean {
   return outcome.kind === "succeeded" && work === undefined && (followUps === undefined || followUps.length === 0);
 }
 
-/**
- * Successes that can be settled together, each job once, sorted by key: two transactions that lock the same rows in different
- * orders would deadlock, and statements find each by its position.
- */
+/** Each job once, by key: transactions that lock in different orders would deadlock; statements find each by position. */
 function plainOf(settlements: readonly Settlement[]): Settlement[] {
   const jobs = new Set<JobKey>();
   const plain = settlements.filter((settlement) => jobs.size < jobs.add(settlement.job).size && isPlain(settlement));

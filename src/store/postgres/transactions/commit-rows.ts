@@ -39,7 +39,6 @@ interface CommitConnection {
   jobParts: JobParts;
 }
 
-/** Settles attempts with `commit` callbacks: each in its own transaction, which also contains the callbacks' statements. */
 export class RowCommits {
   readonly #parts: Parts;
   readonly #connections: CommitConnection[] = [];
@@ -213,10 +212,7 @@ class UserStatements {
   }
 }
 
-/**
- * A value as text, whose type the server infers from the statement, as `pg` does it; the driver by itself knows no types of
- * lists. Bytes are sent as they are.
- */
+/** A value as text, whose type the server infers from the statement: the driver knows no types of lists. Bytes stay bytes. */
 function sentValue(value: unknown): unknown {
   if (value === undefined || value === null || value instanceof Uint8Array) return value;
   if (Array.isArray(value)) return `{${value.map(listElement).join(",")}}`;

@@ -40,12 +40,9 @@ export interface GroupCommitOptions extends TransactionOptions {
 const LOCK_TIMEOUT = "55P03";
 /** How often a transaction runs again that was overtaken, or chosen to end a deadlock. */
 const MAX_TRIES = 20;
-/**
- * Calls made in one tick, or while a transaction is under way, share the next transaction, because a commit costs a hundred
- * times what a row costs. A promise settles only after the commit. The commit is sent when every answer has arrived, together
- * with the receipt: a connection lost before has changed nothing, and one lost with the commit has left its receipt or changed
- * nothing.
- */
+// Calls made in one tick, or during a transaction, share the next one: a commit costs a hundred times what a row costs. The
+// commit goes with the receipt after every answer: a connection lost before changed nothing, one lost with it left the receipt
+// or nothing.
 export class GroupCommit {
   readonly #writer: Writer;
   readonly #options: GroupCommitOptions;

@@ -4,10 +4,7 @@ import { listOf } from "../connection/driver.ts";
 import { RerunTransaction } from "../connection/faults.ts";
 import type { Tx } from "./transaction.ts";
 
-/**
- * Transactions take turns by locking rows of `mutexes`. Only a role with rights on the schema can lock its rows; advisory locks
- * are open to every role that can connect.
- */
+/** Turns by row locks: only roles with rights on the schema can take them; advisory locks are open to every role. */
 export const MUTEX = { builds: 1, numbers: 2, retention: 3 } as const;
 
 export const QUEUE_MUTEXES = { first: 1_000, count: 1_024 } as const;
@@ -25,10 +22,7 @@ export function tryLockMutex(s: string, id: number): string {
   return `${lockMutex(s, id)} skip locked`;
 }
 
-/**
- * How long the holder of a queue's lock waits for any other lock. Transactions of stores take milliseconds; a user's may stay
- * open for hours, and no store could claim from the queue meanwhile.
- */
+/** The holder of a queue's lock waits so long for any other: a user's may last for hours, and no store could claim. */
 const MAX_WAIT_MS = 250;
 
 /** Another transaction holds what this one needs, and may wait for this one: roll back and try again. */
@@ -38,21 +32,15 @@ export class Stalled extends RerunTransaction {
   }
 }
 
-/**
- * A transaction that decides about the limits of a queue holds the queue's lock until the commit. Queue locks come before any
- * row, in the order of their mutexes, so that no two transactions deadlock. A transaction that needs one later does not wait
- * for it.
- *
- * Each mutex has the name of the last transaction that decided under it. A store that finds its own name knows that the
- * counters are as it left them: without them in memory, a limited drain is half as fast.
- */
+// A transaction that decides about a queue's limits holds its lock until the commit. Queue locks come before any row, in mutex
+// order, against deadlocks; one needed later is not waited for. A mutex has the name of the last transaction that decided under
+// it: a store that finds its own knows that its counters hold. Without them in memory, a limited drain is half as fast.
 export class QueueLocks {
   /** Called when counters of these queues may have changed since this store decided. */
   onStale: (isStale: (queue: string) => boolean) => void = () => {};
   readonly #sql: Record<"lock" | "tryLock" | "decided", string>;
   readonly #handle = randomUUID();
   #transactions = 0;
-  /** The names of this store's last decisions, by mutex. */
   readonly #decisions = new Map<number, string>();
   readonly #named = new WeakMap<Tx, { name: string; mutexes: Set<number> }>();
   /** Queues that a transaction needed when it was too late to wait: when it runs again, it takes all of them first. */
@@ -145,10 +133,8 @@ export class QueueLocks {
 
 const MAX_CONFLICTS = 3;
 
-/**
- * A row that one transaction at a time holds until its commit. It comes after the locks of queues and before any other row.
- * `builds`: for every change of builds. `counter`: for changes of lanes and settings, which it counts.
- */
+// A row that one transaction at a time holds until its commit, after queue locks and before any other row. `builds`: for every
+// change of builds. `counter`: for changes of lanes and settings, which it counts.
 export class OrderedLock {
   readonly #select: string;
   #isWanted = false;

@@ -20,10 +20,7 @@ export interface Tx extends AnyTx {
   readonly tallyShare: number;
   now(): Promise<number>;
   readonly rows: Rows;
-  /**
-   * Relies on lanes or settings having this count of changes; otherwise the transaction runs again. `next`: the count after a
-   * change that this transaction has made.
-   */
+  /** Runs again unless lanes or settings have this count of changes. `next`: the count after this transaction's own change. */
   assume(what: Counted, count: number, next?: number): void;
   /** It holds rows, which come after the locks of queues: it waits for no queue lock any more. */
   isLate: boolean;
@@ -140,10 +137,7 @@ export class Transaction extends ScriptTx implements Tx {
     return this.#session.rows<Row>(text, values);
   }
 
-  /**
-   * Leaves the receipt, and checks the assumptions. Null if nothing was written. Sent ahead of the answers, it counts if
-   * nothing was sent after it.
-   */
+  /** Leaves the receipt, checks the assumptions. Null: nothing was written. Sent ahead, it counts if it was the last. */
   end(receipts: Receipts): Promise<number | null> {
     if (this.#end?.sent !== this.#sent) {
       const receipt = this.#leave(receipts);
@@ -273,12 +267,8 @@ export interface Outcome extends Made {
   committed: boolean;
 }
 
-/**
- * Every transaction that writes leaves a receipt: one row for each handle, with the number of its last transaction. If a commit
- * got no answer, the row tells whether it took effect. Asking also closes the number, because the server may not have processed
- * the lost transaction yet, and must not commit it later. The xid would not do: after a crash the server may give it to another
- * transaction.
- */
+// One row for each handle: it tells whether a commit without an answer took effect. Asking closes its number, or the server
+// might commit the lost transaction later. The xid would not do: after a crash the server may give it to another transaction.
 export class Receipts {
   readonly #handle = randomUUID();
   readonly #sql: Record<"end" | "endFirst" | "close", string>;
@@ -333,10 +323,7 @@ export class Receipts {
     return ++this.#batch;
   }
 
-  /**
-   * The last statement of a transaction leaves the receipt, and fails if the epoch, lanes or settings have changed. It answers
-   * whether anything was written.
-   */
+  /** The last statement leaves the receipt, fails if epoch, lanes or settings have changed, and answers whether it wrote. */
   end(batch: number, { epoch, lanes, settings }: Assumptions): [text: string, ...values: Value[]] {
     const text = this.#isFirst ? this.#sql.endFirst : this.#sql.end;
     this.#isFirst = false;

@@ -114,10 +114,7 @@ interface Access {
   inSavepoint: <T>(run: (query: Query) => Promise<T>) => Promise<T>;
 }
 
-/**
- * Reads rows as one JSON text: drivers and their settings differ in whether a row is an object or an array, and in how they
- * return whole numbers.
- */
+/** As one JSON text: drivers differ in whether a row is an object or an array, and in how they return whole numbers. */
 async function readRows<Row extends object>(query: Query, select: string, values: readonly Value[] = []): Promise<Row[]> {
   const [row] = await query(
     `with answer as (${select}) select coalesce(json_agg(answer), '[]')::text as rows from answer`,

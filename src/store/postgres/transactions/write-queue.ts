@@ -35,10 +35,7 @@ interface Call {
   since: number;
 }
 
-/**
- * Rows of one transaction, unless a single call has more. A larger transaction costs no less for each row, and callers could
- * not prepare the next one meanwhile.
- */
+/** Unless one call has more. Larger transactions cost no less for each row, and callers could not prepare the next one. */
 const MAX_ROWS = 1_000;
 
 export class WriteQueue {
@@ -93,10 +90,7 @@ export class WriteQueue {
   }
 }
 
-/**
- * Several rows with users' names are locked like queues, before anything else: calls come in any order, and two transactions
- * that lock such rows one by one would deadlock.
- */
+/** Rows with users' names are locked like queues, before anything else: calls that lock them one by one would deadlock. */
 export function namedRows(items: readonly Item[]): string[] {
   const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
   // A name with a NUL cannot be stored: only that call is rejected.
@@ -156,11 +150,7 @@ interface Statement {
   reject: (error: unknown) => void;
 }
 
-/**
- * Nothing may be sent behind a `begin` before it has succeeded: if it fails, later statements would run outside of a
- * transaction, and stay. But the server stops at the first failing statement of a message, so the first statements go with the
- * begin in one message.
- */
+/** Statements behind a failed `begin` would stay. A message ends at its first error, so the first ones go with the begin. */
 export class PipelinedBegin {
   readonly #statements: Statement[] = [];
 

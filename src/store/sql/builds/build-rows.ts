@@ -36,10 +36,7 @@ import { RowGuard, type Dialect, type Params, type Reads, type Script, together,
 
 type Row = BuildColumns & { stages: string | null };
 
-/**
- * The rows of builds. A row is also the lock of its build: a transaction locks it before it reads it, so that what it reads
- * stays so until the commit.
- */
+/** A build's row is also its lock: a transaction locks it before it reads it, so what it reads stays so until the commit. */
 export class Runs {
   readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof runsSql>;
@@ -333,10 +330,7 @@ function tokensSql({ table }: Dialect) {
   };
 }
 
-/**
- * Failures that a resumed build runs again. The resume takes them out of the counts, a listing lists their targets again and
- * deletes them batch by batch, and what is left counts again when the build stops being ACTIVE.
- */
+/** A resume takes failures out of the counts, a listing deletes them batch by batch, the rest counts when ACTIVE ends. */
 export class Retries {
   readonly #sql: ReturnType<typeof retriesSql>;
 
@@ -364,10 +358,7 @@ export class Retries {
   }
 }
 
-/**
- * A target that killed its workers until it was quarantined. If the orchestrator has died, too, that target may have killed it:
- * a supervisor that restarts the orchestrator would run it for ever.
- */
+/** A quarantined target may have killed the orchestrator, too: a supervisor that restarts it would run the target for ever. */
 const CRASHED = `'{"name":"CrashError","code":"CRASHED"%'`;
 
 function retriesSql(dialect: Dialect) {

@@ -218,7 +218,6 @@ export class Builds implements BuildStore {
     return (yield* this.#locks.orchestratedBy(db, holder)).map(({ build }) => build);
   }
 
-  /** ACTIVE builds without a live orchestrator, and the pipelines whose locks those orchestrators have left. */
   *withoutOrchestrator(db: Reads, known: KnownProcesses): Script<{ builds: string[]; orchestratorLocks: string[] }> {
     const left = yield* this.#locks.withoutOrchestrator(db, known);
     return { builds: left.map(({ id }) => id), orchestratorLocks: left.flatMap(({ lock }) => lock ?? []) };
@@ -239,10 +238,7 @@ export class Builds implements BuildStore {
     return yield* this.#move(tx, build, LOST, { holderGone: true }, { by });
   }
 
-  /**
-   * Makes a transition with its number, audit entry and event, and sets the orchestrator's lock and the queue accordingly.
-   * Throws if core does not allow the move. `more`: for the audit.
-   */
+  /** Makes a transition, and sets the orchestrator's lock and the queue. Throws if core rejects it. `more`: for the audit. */
   *#move(
     tx: Tx,
     build: BuildRow,

@@ -7,7 +7,6 @@ export const IS_FORBIDDEN_MOVE = `old.state <> new.state and (old.state || '>' |
   'CRASHED>ACTIVE', 'CRASHED>ABANDONED',
   'BUDGET_PAUSE>ACTIVE', 'BUDGET_PAUSE>FAILED', 'BUDGET_PAUSE>ABANDONED')`;
 
-/** Builds, their results, costs and orchestrators. */
 export function buildTables(dialect: SchemaDialect): string {
   const { table, index, long, flag, no, bytes, serial, sequence, checksum, byKey, byRow } = dialect;
   return `

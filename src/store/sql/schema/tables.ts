@@ -14,7 +14,6 @@ export interface SchemaDialect {
   /** A primary key that the database gives out; with `serial` it is never given out again. */
   id(type: "integer" | "bigint"): string;
   readonly serial: string;
-  /** A primary key by a sequence of this name. */
   sequence(name: string): string;
   /** The last column of a table whose rows have a checksum; empty where the database checks its pages itself. */
   readonly checksum: string;

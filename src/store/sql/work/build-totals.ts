@@ -26,7 +26,6 @@ interface StageCost extends CostHistory {
   stage: string;
 }
 
-/** Counts and costs of the builds that an operation has loaded. They are written once, at its end. */
 export class BuildTotals {
   readonly #builds: Map<BuildKey, BuildSpend>;
   readonly #costs = new Map<string, StageCost>();

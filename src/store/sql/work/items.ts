@@ -24,10 +24,7 @@ export type TargetInBuild = Pick<WorkItem, "build" | "segment" | "path">;
 type ItemColumns = Omit<WorkItem, "estimate" | "cost" | "charged"> &
   Record<`${"estimate" | "cost" | "charged"}_${"micros" | "tokens"}`, number>;
 
-/**
- * The rows of work items that have not ended. Statements find them by lists and not by a join: PostgreSQL's planner does not
- * know how long a list is and would scan the table.
- */
+/** Found by lists, not by a join: PostgreSQL's planner does not know how long a list is and would scan the table. */
 export class ItemTable {
   readonly #sql: ReturnType<typeof statements>;
 
@@ -258,7 +255,6 @@ interface Parts {
   settings: Settings;
 }
 
-/** Reserves budget for attempts before they start. */
 export class CostLedger {
   readonly #parts: Parts;
 

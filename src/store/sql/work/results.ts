@@ -97,7 +97,6 @@ function describeResult({ stage, target }: Pick<ResultColumns, "stage" | "target
 
 const ALL = "'SUCCESS', 'REUSED', 'FAILED'";
 
-/** Finds, for each row of `Reads.findEach`, the first result that `which` selects as `one`. */
 function firstOfEach(
   { table, each, firstRow }: Dialect,
   columns: Readonly<Record<string, ColumnType>>,

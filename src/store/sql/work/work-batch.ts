@@ -46,10 +46,7 @@ const SUCCEEDED: AttemptEnd = { outcome: { kind: "succeeded", output: null }, by
 /** The holder of a cancelled attempt cannot report its cost. */
 const CANCELLED: AttemptEnd = { outcome: { kind: "stalled" }, by: "reclaimer" };
 
-/**
- * The rows that one operation on work items has loaded. It decides what the end of an attempt, or a listed target, means for
- * them; `WorkBatches` writes the changes. The caller enqueues the jobs that methods answer.
- */
+/** The rows that one operation on work items has loaded. The caller enqueues the jobs that methods answer. */
 export class WorkBatch {
   readonly totals: BuildTotals;
   readonly items: ItemBatch;
@@ -230,10 +227,7 @@ export class WorkBatch {
     return key;
   }
 
-  /**
-   * Spends what an attempt is charged, and frees its reservation; answers the cost of all attempts so far. `makes`: the cost
-   * serves as an estimate for others.
-   */
+  /** Spends an attempt's charge, frees its reservation; answers the cost of all attempts. `makes`: it serves as an estimate. */
   #charge(item: WorkItem, { outcome, by }: AttemptEnd, reported: Amount = item.cost, makes = true): Amount {
     const { estimate, stage, kind } = item;
     const teller = costReporterOf(outcome, by);

@@ -25,12 +25,8 @@ export interface WorkDatabase {
   overtaken(): Error;
 }
 
-/**
- * Loads the rows that an operation on work items needs, and writes its changes: a handful of statements, however many items
- * there are. On PostgreSQL a transaction that changes work items or the totals of their build holds the lock of their queue,
- * which comes before any row. Then come the rows of builds, by key; then jobs, work items, targets, results. A transaction that
- * moves a build from state to state holds the build's row, and takes no row of its work after that.
- */
+// A handful of statements, however many items there are. Order of locks on PostgreSQL: the items' queue; builds, by key; jobs,
+// work items, targets, results. A transaction that moves a build from state to state takes no row of its work after that.
 export class WorkBatches {
   readonly artifacts: ArtifactCheck;
   readonly totals: BuildTotalsTable;

@@ -42,7 +42,6 @@ import { Targets } from "./targets.ts";
 import type { WorkBatch } from "./work-batch.ts";
 import type { WorkBatches } from "./work-batches.ts";
 
-/** What each database does in its own way around work items. */
 export interface WorkHooks extends Pick<WorkStore, "referenced">, Pick<ListingParts, "cancel" | "enqueue" | "notes"> {
   settings: Settings;
   prepare?(tx: Tx): Answer<unknown>;

@@ -134,7 +134,6 @@ export class Catalog {
 /** Settings of queues and limits, read again only when the database's count of their changes has moved. */
 export class Settings {
   readonly declarations: DeclarationCache;
-  /** As they were when `at` or `now` was called last. */
   view = NO_SETTINGS;
   readonly #rows = new SettingsRows(DIALECT);
   readonly #sql;

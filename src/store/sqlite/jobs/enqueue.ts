@@ -303,7 +303,6 @@ interface NewItem {
 
 export type JobParts = Omit<EnqueueParts, "forget" | "whole" | "provisionally">;
 
-/** The parts that enqueue jobs through a connection: the store's own, or a user's. */
 export class EnqueueParts {
   readonly catalog: Catalog;
   readonly settings: Settings;

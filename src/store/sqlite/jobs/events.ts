@@ -81,7 +81,6 @@ export class JobEvents {
     if (this.isEnabled(tx, lane)) this.add(tx, type, job);
   }
 
-  /** Of a job that this transaction adds. */
   addNew(tx: Tx, { key, id }: { key: JobKey; id: string }, lane: number): void {
     const row = { key, fence: tx.commit, attempt: 0, id, error: null };
     this.#parts.events.record(tx, jobEvent("job.enqueued", row, this.#parts.catalog.lane(lane)));

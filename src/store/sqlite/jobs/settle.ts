@@ -259,10 +259,7 @@ export class Settle {
     return this.#work === null || this.#tenable(settlement) === outcome;
   }
 
-  /**
-   * Successes without output or follow-ups: one statement for all that were claimed together, an eighth of the drain. If it does
-   * not find each of them held, it is rolled back, and they are settled one by one.
-   */
+  /** One statement for all claimed together: an eighth of the drain. If one is not held, it is rolled back; then one by one. */
   #succeededTogether(tx: Tx, silent: readonly Settlement[]): boolean {
     const byFence = Map.groupBy(silent, ({ fence }) => fence);
     this.#sql.savepoint.run();
@@ -338,7 +335,6 @@ export class Leases {
   }
 }
 
-/** What follows from the end of a job: counts, retention, and the jobs that come after it. */
 export class SettleEffects {
   readonly #parts: JobParts;
   readonly #sql;

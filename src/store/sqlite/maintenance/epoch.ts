@@ -16,8 +16,7 @@ export function highestOf(known: readonly Known[]): Known {
   return { epoch: highest("epoch"), commits: highest("commits"), key: highest("key") };
 }
 
-// A commit that only adds jobs does not write the counter, which saves a page: its number is the fence of the newest job, until
-// a later commit claims that job.
+// A commit that only adds jobs saves a page: its number is the fence of the newest job, until a later commit claims that.
 export const COMMITS = "max(commits, coalesce((select fence from holdfast_jobs order by key desc limit 1), 0))";
 
 export function knownIn(db: Connection): Known {

@@ -240,8 +240,7 @@ export class Checkpoint {
     const [, frames, done] = this.#sql.noop.row() as [number, number, number];
     if (done === frames || frames < COPY_PAGES) return 0;
     const [, log, copied] = this.#sql.passive.row() as [number, number, number];
-    // When all is copied, the next writer restarts the log by itself. A reader that pins the log makes the restart
-    // answer "busy", a row and no error; the next round tries again.
+    // When all is copied, the next writer restarts the log. If a reader pins it, this answers "busy", a row and no error.
     if (copied < log && log >= RESTART_PAGES) this.#sql.restart.row();
     if (copied >= log) return 0;
     this.#seen = 0;
@@ -256,11 +255,7 @@ const MARKS = 100;
 const READERS = 5;
 const READ_LOCKS = 123;
 
-/**
- * The processes that read an earlier state of the database, which keeps the log from restarting. Shared memory has the readers'
- * marks, and Linux lists who has locked which mark. A child process reads the file: closing it here would drop the locks of
- * this process on the database.
- */
+/** Readers that keep the log from restarting. A child reads the -shm: closing it here would drop this process's locks. */
 async function readersOf(path: string, pageSize: number, programs: ReadonlyMap<number, string>): Promise<WalReader[]> {
   const shm = `${path}-shm`;
   if (process.platform !== "linux" || !existsSync(shm)) return [];

@@ -116,10 +116,7 @@ const OPEN = new Set<DatabaseFiles>();
 export class DatabaseFiles {
   readonly #path: string;
   readonly #ids: readonly (string | null)[];
-  /**
-   * The paths of the open files as Linux reports them; null elsewhere. They change when a file is removed, replaced or moved.
-   * `stat` would ask for a file's times, after which its next write journals new ones (Linux 6.13): 60 µs of each commit.
-   */
+  /** As Linux reports them; null elsewhere. `stat` makes a file's next write journal new times (Linux 6.13): 60 µs a commit. */
   #links: OpenLink[] | null;
   #checkedAt = Number.NEGATIVE_INFINITY;
   #isClosed = false;
@@ -205,10 +202,8 @@ function lookUp(name: string): string | null | undefined {
   }
 }
 
-/**
- * Closes a connection whose log was removed. As the last connection SQLite would copy that log over what other processes have
- * written since. It does not while another connection of this process holds the shared lock, or if it is read-only.
- */
+// Closes a connection whose log was removed. As the last connection SQLite would copy that log over what other processes have
+// written since. It does not while another connection of this process holds the shared lock, or if it is read-only.
 export function closeWithoutCheckpoint(db: Connection, path: string, driver: DriverName): void {
   let guard: Connection | null = null;
   try {

@@ -43,13 +43,9 @@ const SECTOR_BYTES = 512;
 /** The log is copied by itself, the process that opens the image makes a new index, and backups are on another disk. */
 const NOT_IN_IMAGE = new Set(["-wal", "-shm", "-backups"]);
 
-/**
- * Makes the files of a database as a power cut may leave them: what SQLite has synced, and nothing else of the log. Not for a
- * process that has the database open: closing a file of it would drop the process's locks.
- *
- * With `synchronous=FULL` SQLite syncs the log before it writes to the `-shm` how far it is committed; with NORMAL it syncs only
- * before it copies the log. A page that the log has a newer version of may be half copied, so it is blanked in the database.
- */
+// What SQLite has synced, and nothing else of the log: with `synchronous=FULL` it syncs the log before it writes to the `-shm`
+// how far it is committed; with NORMAL only before it copies the log. A page with a newer version in the log may be half
+// copied, so it is blanked. Not for a process that has the database open: closing a file of it would drop the process's locks.
 export function cutPower({ from, to, torn }: PowerCutOptions): PowerCutImage {
   if (!existsSync(from)) throw new HoldfastError("NO_DATABASE", `There is no database at ${from}.`, "Check the path.");
   if (existsSync(to)) {

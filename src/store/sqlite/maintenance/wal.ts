@@ -19,10 +19,7 @@ interface BadFrame {
   beyond: number;
 }
 
-/**
- * Each frame's checksum continues that of the frame before, and SQLite stops silently at the first misfit: a flipped bit hides
- * all that follows. This class continues from the bad frame: if later frames fit, the bad one was intact once.
- */
+/** SQLite stops silently at the first bad frame. This continues: if later frames fit, the bad one was intact once. */
 class Frames {
   #left: Buffer = Buffer.alloc(0);
   #bytes = 0;

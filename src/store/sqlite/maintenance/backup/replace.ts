@@ -77,11 +77,8 @@ export function refuseInUse(path: string, open: readonly OpenProcess[]): void {
   );
 }
 
-/**
- * Puts the staged database in the place of the existing one, which is kept with its log. Every step can be repeated, by the next
- * process that finds the plan. The old log is renamed before the new database gets its name: SQLite would write a log that lies
- * beside another database into it. A database that was being switched to a write-ahead log has a rollback journal, too.
- */
+// The next process that finds the plan can repeat every step. The old log is renamed before the new database gets its name:
+// SQLite would write a log beside another database into it. A database on its way to WAL has a rollback journal, too.
 function replaceFiles(path: string, { kept, act }: Pick<Plan, "kept" | "act">): void {
   const folder = dirname(path);
   if (existsSync(stagedPath(path))) {

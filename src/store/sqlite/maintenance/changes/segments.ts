@@ -89,10 +89,7 @@ function segmentsOf(folder: string, databaseId: string): Segment[] {
     });
 }
 
-/**
- * The changes in a segment, and where each ends. Damaged lines are left out, which leaves a gap in the numbers. `whole`: the
- * length of all complete lines; `damaged`: whether the last complete line is.
- */
+/** Damaged lines leave a gap in the numbers. `whole`: length of all complete lines; `damaged`: whether the last of them is. */
 export function readSegment(path: string): { changes: Change[]; ends: number[]; whole: number; damaged: boolean } {
   const bytes = readFileSync(path);
   const changes: Change[] = [];

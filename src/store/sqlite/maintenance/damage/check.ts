@@ -29,8 +29,7 @@ export interface CheckRequest {
 
 export function checkFile({ driver, path, how, damaged }: CheckRequest): CheckedPages {
   try {
-    // On a read-only connection SQLite skips every CHECK. One that may write would, as the last to close, copy the log of a
-    // damaged database into it.
+    // On a read-only connection SQLite skips every CHECK. A writing one would, as the last to close, copy a damaged log.
     const access = damaged ? { readOnly: true } : { mustExist: true };
     using db = connect(driver, path, { busyTimeout: BUSY_TIMEOUT_MS, ...access });
     const checked = checkDatabase(db, driver, how);
@@ -165,7 +164,6 @@ export interface BadRow {
   kind: string;
 }
 
-/** Damaged rows, and rows of two tables that contradict each other. */
 export function checkRows(db: Connection): string[] {
   const damaged = [...Map.groupBy(badRows(db), ({ kind }) => kind)].map(
     ([kind, rows]) => `Not what was written: ${kind} ${firstOf(rows.map(({ name }) => name))}.`,

@@ -84,10 +84,7 @@ export class Damage implements DamageStore {
     return this.#error ?? (of === "claim" ? this.#unlocked : null);
   }
 
-  /**
-   * `DATABASE_GONE` if the path of the database or of its log leads to another file than the open one; all writes of this handle
-   * are rejected from then on. Nothing is recorded beside the path: other processes may work in the files there.
-   */
+  /** `DATABASE_GONE`: the path of database or log leads to another file. Nothing is recorded there: others may use it. */
   replaced(maxAgeMs: number): HoldfastError | null {
     // Closing the connection may have removed the log.
     if (this.#watched?.db.isOpen === false) return null;

@@ -136,8 +136,7 @@ function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
   {
     using db = connect(driver, path, { busyTimeout: BUSY_TIMEOUT_MS });
     const create = makeSchema(db, input, report);
-    // Triggers would act on rows that were there already. Without a transaction: SQLite rejects every write of a transaction in
-    // which it has met a damaged page.
+    // Triggers would act on rows that were there already. A transaction that has met a damaged page rejects every write.
     const copies = withoutTriggers(db, () => copyTables(db, onProgress));
     passStep("salvage:read");
     for (const type of ["index", "view"]) create(type);

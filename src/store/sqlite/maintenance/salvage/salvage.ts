@@ -31,10 +31,7 @@ export interface SalvagedDatabase extends Salvaged {
   reportFile: string;
 }
 
-/**
- * Makes a new database of what SQLite can read of a copy of a damaged one, and puts it into its place. The damaged one is kept
- * unchanged. Killed before `decide`, everything is as before; after it, the next process that opens the database completes it.
- */
+/** The damaged database is kept. Killed before `decide`, everything is as before; after it, the next opener completes it. */
 export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase> {
   const path = canonicalPath(request.path);
   refuseNetwork(dirname(path));
