@@ -18,7 +18,7 @@ export function atLeast(least: number, most?: number): (text: string) => number 
   };
 }
 
-/** Parses an ISO date, or milliseconds since 1970. `new Date` alone accepts typing mistakes: "-5" is in 2001. */
+/** Parses an ISO date, or milliseconds since 1970. `new Date` alone accepts typing mistakes: it takes "-5" for a day in 2001. */
 export function parseInstant(text: string): Date {
   const at = new Date(/^\d+$/.test(text) ? Number(text) : /^\d{4}-\d{2}-\d{2}/.test(text) ? text : Number.NaN);
   if (!Number.isNaN(at.getTime())) return at;
@@ -101,7 +101,7 @@ export function buildOptions({ concurrency, maxFailures, rerun, only, budget }: 
   return definedOnly({ concurrency, maxFailures, rerun, only, budget });
 }
 
-/** For help texts: other users of the host can read a command line, and the shell keeps it in its history. */
+/** Where a token comes from, for help texts: other users can read a command line, and the shell keeps it in its history. */
 export const TOKEN_SOURCES = "- reads standard input; default: HOLDFAST_TOKEN";
 
 export async function readToken(token: string | undefined): Promise<string | undefined> {

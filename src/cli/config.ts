@@ -49,7 +49,7 @@ const READ_ONLY_COMMANDS = new Set(
   ].flatMap((names) => names.split(", ")),
 );
 
-/** A config is a program: a read-only command with --db must not run one that happens to be in the folder. */
+/** Finds the config. A config is a program: a read-only command with --db must not run one that happens to be in the folder. */
 function foundConfig(command: Command): string | undefined {
   const { config, db } = command.optsWithGlobals<{ config?: string | boolean; db?: string }>();
   if (config === false || (db !== undefined && READ_ONLY_COMMANDS.has(pathOf(command)))) return undefined;

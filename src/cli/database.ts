@@ -64,7 +64,7 @@ export function openOrCreate(
   return openHandle(whereOf(command), { ...openOptions(command, delivers, options), ...definedOnly({ onStop }) });
 }
 
-/** The config's options over a command's own. Only a command that stays, which `delivers`, delivers events and makes backups. */
+/** Merges the config's options over a command's own. Only a command that stays (`delivers`) delivers events and makes backups. */
 function openOptions(command: Command, delivers: boolean, own: OpenOptions = {}): OpenOptions {
   const { sinks = {}, backups, ...configured } = optionsOf(command);
   return {
@@ -86,14 +86,14 @@ export function recoverAdvice(command: Command): string {
   return `${RECOVER_COMMAND}${isManual(command) ? " --apply" : ""}${sameDatabase(command)}`;
 }
 
-/** The options of backups: short commands make no scheduled backups, but may make one before a migration. */
+/** Returns the options of backups: short commands make no scheduled backups, but may make one before a migration. */
 function backupOptions(backups: OpenOptions["backups"], delivers: boolean): Pick<OpenOptions, "backups"> {
   if (backups === undefined) return {};
   if (delivers) return { backups };
   return backups.beforeMigration === undefined ? {} : { backups: { beforeMigration: backups.beforeMigration } };
 }
 
-/** The config's options without `onStop`: a short command does not need to be asked to stop. */
+/** Returns the config's options without `onStop`, because no process asks a short command to stop. */
 export function optionsOf(command: Command): OpenOptions {
   const config = configOf(command);
   const { onStop: _, ...options } = config?.options ?? {};
@@ -120,7 +120,7 @@ export function pathOf(command: Command): string {
   return isAddress(where) ? locate(where, optionsOf(command)).name : where;
 }
 
-/** The options that name the database of this command, for advice that an operator pastes into the same shell. */
+/** Returns the options that name this command's database, for advice that an operator pastes into the same shell. */
 export function sameDatabase(command: Command): string {
   const { db, schema } = command.optsWithGlobals<{ db?: string; schema?: string }>();
   // The address is shown without user and password; PGUSER and PGPASSWORD supply them.

@@ -58,7 +58,7 @@ function explainLoadError(error: unknown, file: string, as: LoadErrorCode): Hold
 
 const MODULE_HINT = 'Set "type": "module" in package.json, or name the file .mts: here "type" is "commonjs".';
 
-/** Whether Node has read an ES module as CommonJS. `npm init` writes `"type": "commonjs"`. */
+/** Whether Node has read an ES module as CommonJS, as it does after `npm init`, which writes `"type": "commonjs"`. */
 function isModuleInCommonJs(error: unknown, path: string): boolean {
   if (!(error instanceof SyntaxError) || !/\.[jt]s$/.test(path) || packageTypeAt(dirname(path)) !== "commonjs") return false;
   return /^(Cannot use import statement|Cannot use 'import\.meta'|Unexpected token 'export'|await is only valid)/.test(
@@ -66,7 +66,7 @@ function isModuleInCommonJs(error: unknown, path: string): boolean {
   );
 }
 
-/** `type` of the nearest package.json, by which Node chooses between CommonJS and ES modules. */
+/** Returns `type` of the nearest package.json, by which Node chooses between CommonJS and ES modules. */
 export function packageTypeAt(folder: string): unknown {
   const file = join(folder, "package.json");
   if (existsSync(file)) return readPackage(file).type;
@@ -90,7 +90,7 @@ function parsedPlace(error: unknown): RegExpExecArray | null {
   return /^(?:file:\/\/)?(\/.+|[A-Za-z]:.+):(\d+)$/m.exec(stackOf(error));
 }
 
-/** Whether Node could not parse the module. A module that ran can throw a SyntaxError, too, for example by JSON.parse. */
+/** Whether Node could not parse the module. A module that runs can throw a SyntaxError, too, for example by JSON.parse. */
 function isSyntaxError(error: unknown): boolean {
   return error instanceof SyntaxError && (parsedPlace(error) !== null || thrownPlace(error) === null);
 }
@@ -104,7 +104,7 @@ function thrownPlace(error: unknown): RegExpExecArray | null {
 
 const OWN_FOLDER = new URL("..", import.meta.url).href;
 
-/** Node names only the file. */
+/** Finds the line of a failed import, because Node names only the file. */
 function importPlace(error: unknown): [string, string, string] | null {
   const [, wanted, path] = /^Cannot find (?:module|package) '(.+?)' imported from (\/.+)$/m.exec(messageOf(error)) ?? [];
   if (wanted === undefined || path === undefined || !existsSync(path)) return null;
@@ -114,14 +114,14 @@ function importPlace(error: unknown): [string, string, string] | null {
   return line < 0 ? null : ["", path, String(line + 1)];
 }
 
-/** `jobs.ts:7`, in the module or in one that it imports; without the line if Node does not report it. */
+/** Returns where an error occurred, such as `jobs.ts:7`; without the line if Node does not report it. */
 function errorPlace(error: unknown, file: string): string {
   const found = parsedPlace(error) ?? importPlace(error) ?? thrownPlace(error) ?? checkedPlace(error, file);
   const [, path, line] = found ?? [];
   return path === undefined ? file : `${relative(process.cwd(), decodeURI(path))}:${line}`;
 }
 
-/** Node reports the line of a syntax error in JavaScript only for the file that it was started with. */
+/** Parses the file again in a child process: Node reports the line of a syntax error only for the file it was started with. */
 function checkedPlace(error: unknown, file: string): RegExpExecArray | null {
   if (!(error instanceof SyntaxError)) return null;
   return /^(.+):(\d+)$/m.exec(spawnSync(process.execPath, ["--check", file], { encoding: "utf8" }).stderr);
@@ -135,7 +135,7 @@ function stackOf(error: unknown): string {
   return error instanceof Error ? (error.stack ?? "") : "";
 }
 
-/** Checks the shape: the module may import another copy of this package. */
+/** Checks the shape, because the module may import another copy of this package. */
 function isDefinition(value: unknown): value is Definition {
   if (typeof value !== "object" || value === null) return false;
   const { name, policy, handle } = value as Partial<Definition>;
@@ -183,7 +183,7 @@ export async function pipelinesIn(files: readonly string[]): Promise<FoundPipeli
     const exported = await loadModule(file);
     for (const [key, value] of Object.entries(exported).flatMap(([key, value]) => [value].flat().map((one) => [key, one]))) {
       if (!isPipeline(value)) continue;
-      // A pipeline under construction, with fewer stages, is a pipeline, too.
+      // A module may also export a pipeline under construction. The one with the most stages is the complete one.
       const rank = key === "default" ? Number.POSITIVE_INFINITY : pipelineOf(value).stages.length;
       const known = found.get(value.name);
       if (known === undefined || rank > known.rank) found.set(value.name, { pipeline: value, file, rank });

@@ -4,7 +4,7 @@ import { Command, type ErrorOptions, Help } from "commander";
 import { HoldfastError } from "../core/text/errors.ts";
 import { isJson } from "./render/output.ts";
 
-/** Commands that read no config, also if there is one that does not load. */
+/** Commands that read no config, so that they also work beside a config that does not load. */
 const WITHOUT_CONFIG = new Set(["init", "completion"]);
 
 /** Loads a file of commands; it exports `workCommand` for the command `work`, and so on. */

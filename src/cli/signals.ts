@@ -19,7 +19,7 @@ export interface Interrupts extends Disposable {
   stop(reason: string): void;
 }
 
-/** Aborts at the first signal, or by `stop`. A second signal exits at once. */
+/** Aborts at the first signal, or when `stop` is called. A second signal exits at once. */
 export function listenForInterrupts(): Interrupts {
   const controller = new AbortController();
   const stop = (reason: string) => controller.abort(new Error(reason));
@@ -34,7 +34,7 @@ export function listenForInterrupts(): Interrupts {
 
 const CLOSE_TIMEOUT_MS = 2_000;
 
-/** Closes the database before a signal ends the command: else Ctrl-C would look like a crash. Returns whether it is exiting. */
+/** Closes the database before a signal ends the command: else Ctrl-C would look like a crash. Tells if it is exiting. */
 export function closeOnSignals(): () => boolean {
   let leaving = false;
   for (const name of STOP_SIGNALS) {
@@ -53,7 +53,7 @@ function leave(): never {
   process.exit(EXIT.interrupted);
 }
 
-/** Exits with 1 if a handler calls `process.exit`: the handler's own code could be mistaken for success. */
+/** Exits with 1 if a handler calls `process.exit`, because the handler's own code could be mistaken for success. */
 export function guardExit(): Disposable {
   process.once("exit", reportExit);
   return { [Symbol.dispose]: () => process.off("exit", reportExit) };

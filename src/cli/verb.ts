@@ -12,7 +12,7 @@ import { answer } from "./render/output.ts";
 import { oneLine, paint } from "./render/table.ts";
 
 interface Help {
-  /** Only of commands in a group; `program.ts` has the summaries of the others. */
+  /** Set for commands in a group; `program.ts` has the summaries of the others. */
   summary?: string;
   description?: string;
   examples: readonly string[];
@@ -45,7 +45,7 @@ export interface OpenDatabase {
   command: Command;
 }
 
-/** Opens the existing database for one command and prints the answer. A `preAction` hook checks arguments before that. */
+/** Opens the existing database for one command and prints the answer. A `preAction` hook checks the arguments before that. */
 export function onDatabase<Given extends unknown[]>(
   run: (database: OpenDatabase, ...given: Given) => Promise<Answer | void>,
 ): (...given: [...Given, Command]) => Promise<void> {
@@ -57,7 +57,7 @@ export function onDatabase<Given extends unknown[]>(
   };
 }
 
-/** Jobs are changed in batches of this size; a batch shares a commit. */
+/** Jobs are changed in batches of this size. The jobs of a batch share a commit. */
 const BATCH_SIZE = 500;
 
 interface JobAction {

@@ -52,7 +52,7 @@ function ageOf({ olderThan }: { olderThan: string }): number {
   return toMillis(olderThan as Duration, "--older-than");
 }
 
-/** Removes what it wrote if the bytes cannot be read to their end. */
+/** Writes the bytes into a new file, and removes the file if the bytes cannot be read to their end. */
 async function writeNew(bytes: NodeJS.ReadableStream, out: string): Promise<number> {
   const file = createWriteStream(out, { flags: "wx" });
   try {

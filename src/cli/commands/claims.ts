@@ -87,11 +87,11 @@ async function printClaim(operator: Operator, claimed: TokenClaim, lease: number
     shell: () => shellVariables(claimed),
     text: () => claimPage(claimed, lease),
   };
-  // No script has the claim then: release the job now instead of when its lease expires.
+  // The line could not be written, so no script has the claim: release the job now instead of when its lease expires.
   if (!(await writeLine(texts[as]()))) await operator.claimOf(claim).release();
 }
 
-/** Quoted, so that the shell never runs a part of a job's input. */
+/** Quotes every value, so that the shell never runs a part of a job's input. */
 function shellVariables({ token, job, idempotencyKey }: TokenClaim): string {
   const values = {
     CLAIM: token,
@@ -149,7 +149,7 @@ export function renewCommand(parent: Command): void {
     });
 }
 
-/** Aborts at the end of standard input, or at a signal. Listens before the database is open: a script may settle quickly. */
+/** Aborts at the end of standard input or at a signal. It listens before the database is open: a script may settle quickly. */
 function awaitEnd(): { over: AbortSignal; signalled: AbortSignal } & Disposable {
   const signalled = untilInterrupted();
   const ended = new AbortController();
@@ -186,7 +186,7 @@ async function keepRenewing(
   }
 }
 
-/** The hint of a lost lease names a command: the library's is about handlers. */
+/** Gives a lost lease a hint that names a command, because the library's hint is about handlers. */
 async function explainLost<T>(done: Promise<T>, { id }: HeldClaim, command: Command): Promise<T> {
   try {
     return await done;

@@ -64,7 +64,7 @@ function flagOf(option: Option): Flag {
   };
 }
 
-/** A bash script. Where it has no words, bash completes file names. */
+/** Returns a bash script. Where the script offers no words, bash completes file names. */
 function bash(branches: readonly Branch[]): string {
   return `# holdfast completion bash: load it with  source <(holdfast completion bash)
 _holdfast() {
@@ -102,7 +102,7 @@ function bashWords({ path, options, commands, choices }: Branch): string[] {
   return [`    "${path} -"*) words="${flags.join(" ")}" ;;`, `    "${path} "*) words="${others.join(" ")}" ;;`];
 }
 
-/** A zsh script that works as a file `_holdfast` in $fpath, and sourced. */
+/** Returns a zsh script that works as a file `_holdfast` in $fpath, and sourced. */
 function zsh(branches: readonly Branch[]): string {
   return `#compdef holdfast
 # holdfast completion zsh: load it with  source <(holdfast completion zsh)

@@ -33,7 +33,7 @@ export function doctorCommand(parent: Command): void {
       let opened = await openOrDamaged(command);
       try {
         const recheck = options.recheck && isOpen(opened) ? await recheckAll(opened) : null;
-        // A handle that was opened read-only stays read-only; the next one writes the audit entry.
+        // A handle that was opened read-only stays read-only, so a new handle writes the audit entry.
         if (recheck !== null && recheck.cleared.length > 0 && isOpen(opened)) {
           await opened.close();
           opened = await openOrDamaged(command);
@@ -59,7 +59,7 @@ function isOpen(opened: Holdfast | HoldfastError | null): opened is Holdfast {
   return opened !== null && !(opened instanceof HoldfastError);
 }
 
-/** How long a checkpoint waits for readers of the log; the page names those that remain. */
+/** How long a checkpoint waits for readers of the log. The page names the readers that remain. */
 const CHECKPOINT_WAIT_MS = 2_000;
 
 async function recheckAll(hf: Holdfast): Promise<Recheck> {
@@ -108,10 +108,10 @@ function whyUnopened({ code, message, hint }: HoldfastError): Diagnosis {
 
 const REPORTED_CODES = new Set(["DAMAGED", "DISK_FULL", "DISK_ERROR", "READ_ONLY"]);
 
-/** Opens the database, or returns why it cannot be opened. Null for an older schema, which opening would migrate. */
+/** Opens the database, or returns the error. Returns null for an older schema, which opening would migrate. */
 async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError | null> {
   const where = fileOf(command);
-  // Without a connection to the server there is nothing to examine.
+  // A server that cannot be reached leaves nothing to examine, so its error is thrown.
   if (isAddress(where)) return openExisting(command);
   if (await needsMigration(locate(where, { driver: driverOf(command) }))) return null;
   try {

@@ -37,7 +37,7 @@ export function eventsCommand(parent: Command): void {
     .action(
       onDatabase(async ({ operator, command }, options: EventsOptions) => {
         const { limit, type: types, job, build, follow = false } = options;
-        // Read before the list, so that no event is missed between the list and the subscription.
+        // Read this number before the list, so that no event is missed between the list and the subscription.
         const newest = await operator.newestEvent();
         const listed = await operator.events({ after: 0, limit, last: true, ...definedOnly({ types, job, build }) });
         const past = listed.filter(({ seq }) => !follow || seq <= newest);
@@ -118,7 +118,7 @@ const COLUMNS: Column<Event>[] = [
   { title: "DATA", value: ({ data }) => JSON.stringify(data), least: 12, style: () => "dim" },
 ];
 
-/** An event as one line with fixed columns: the width of later events is not known while following. */
+/** Returns an event as one line with fixed columns: the width of later events is not known while following. */
 function lineOf(event: Event): string {
   const [seq = "", at = "", type = "", job = "", data = ""] = COLUMNS.map(({ value }) => oneLine(value(event)));
   const about = [job, paint("dim", data)].filter((text) => text !== "").join("  ");

@@ -41,7 +41,7 @@ export function healthCommand(parent: Command): void {
     });
 }
 
-/** Opening registers this process, which also proves that the database can be written. */
+/** Opens the database and reads it. Opening registers this process, which also proves that the database can be written. */
 async function readOverview(command: Command): Promise<Overview | HoldfastError> {
   try {
     await using hf = await openExisting(command);

@@ -9,7 +9,7 @@ import { answer } from "../render/output.ts";
 import { oneLine, paint } from "../render/table.ts";
 import { addCommand } from "../verb.ts";
 
-/** The package's name in the templates; a constant, so that no bundler takes it for an import of this file. */
+/** Name of the package in the templates. A constant keeps bundlers from taking a template's import for one of this file. */
 const PACKAGE = '"holdfast"';
 
 const JOBS = `import { job } from ${PACKAGE};
@@ -52,7 +52,7 @@ export function initCommand(parent: Command): void {
   });
 }
 
-/** Writes the config last: if there is one, the other files are complete, or the user's own. */
+/** Writes the config last: a config that exists shows that the other files are complete, or are the user's own. */
 async function write(named: string | undefined): Promise<{ created: string[]; kept: string[] }> {
   const there = named ?? CONFIG_FILES.find((name) => existsSync(name));
   if (there !== undefined && existsSync(there)) return { created: [], kept: [there] };

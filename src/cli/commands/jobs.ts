@@ -93,7 +93,6 @@ function addList(jobs: Command): void {
 
 type ListOptions = FilterOptions & { order: "newest" | "oldest"; limit: number; after?: string };
 
-/** Searches until the page is full; an interrupt stops the process, and with it the search. */
 async function fullPage(
   hf: Holdfast,
   query: JobFilter & { limit: number; order: "newest" | "oldest"; after?: string },
@@ -203,7 +202,6 @@ async function actOnMatching(
   return [result, () => `${done[0]?.toUpperCase()}${done.slice(1)} ${plural(changed, "job")}.${rest}`];
 }
 
-/** Asks on a terminal; elsewhere the answer is no. */
 async function isAgreed(command: Command, question: string): Promise<boolean> {
   if (isJson(command) || process.stdin.isTTY !== true || process.stdout.isTTY !== true) return false;
   const terminal = createInterface({ input: process.stdin, output: process.stdout });
@@ -215,7 +213,6 @@ async function isAgreed(command: Command, question: string): Promise<boolean> {
 }
 
 interface QuarantineAction extends Omit<Action, "refuse"> {
-  /** `--all` needs `--yes`. */
   isFinal?: boolean;
 }
 
@@ -248,7 +245,7 @@ function notConfirmed(count: number): HoldfastError {
 
 const PAGE_SIZE = 1_000;
 
-/** The ids of all quarantined jobs, read before the first of them is changed. */
+/** Returns the ids of all quarantined jobs. All are read before the first job is changed. */
 async function quarantinedIds(hf: Holdfast): Promise<string[]> {
   const ids: string[] = [];
   for (let after: string | undefined; ;) {
@@ -273,7 +270,7 @@ function jobTable({ items, next }: Page<Job>, now: number, empty: string): strin
       leaseExpiresAt > now ? untilText(leaseExpiresAt - now) : leaseExpiresAt <= now ? "expired" : "";
     columns.splice(-1, 0, { title: "WORKER", value: holderOf, least: 8 }, { title: "LEASE", right: true, value: left });
   }
-  // Most queues have the name of their job; the column is only shown if one has another name.
+  // Most queues have the name of their job, so the column is only shown if one has another name.
   if (items.some(({ name, queue }) => name !== queue)) {
     columns.splice(2, 0, { title: "QUEUE", value: ({ queue }) => queue, least: 8 });
   }
@@ -396,7 +393,7 @@ function onePair(text: string, all: [string, Scalar][] = []): [string, Scalar][]
   return collect(pair, all);
 }
 
-/** An empty filter matches every job, which a typing mistake must not change. */
+/** Requires ids or a filter: an empty filter would match every job, and a typing mistake must not change them all. */
 function idsOrFilter(command: Command): void {
   const { yes: _, ...flags } = command.opts<FilterOptions & { yes?: boolean }>();
   const hasFilter = Object.keys(filterOf(flags)).length > 0;

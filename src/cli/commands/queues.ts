@@ -65,7 +65,7 @@ function noSuchQueue(name: string, known: readonly string[], paused: boolean): H
   return new HoldfastError("NO_SUCH_QUEUE", `There is no queue ${name}.`, others + ahead);
 }
 
-/** Each costs a few reads. */
+/** Explaining the oldest job of a queue costs a few reads. */
 const MAX_EXPLAINED_QUEUES = 20;
 
 export function explainOldest(operator: Operator, queues: readonly QueueOverview[]): Promise<OldestJob[]> {
@@ -84,7 +84,7 @@ export function queueTable(
 ): string {
   const why = new Map(oldest.map(({ queue, explanation }) => [queue, explanation.message]));
   const limited = oldest.filter(({ explanation }) => explanation.reason === "limit");
-  // Jobs that a limit holds back have waited, too, though none of them could run now.
+  // Jobs that a limit holds back have waited, too, although none of them could run now.
   const heldSince = new Map(limited.map(({ queue, createdAt }) => [queue, createdAt]));
   const ageOf = ({ name, oldestAt = heldSince.get(name) }: QueueOverview) =>
     oldestAt === undefined ? "–" : ageText(now - oldestAt);

@@ -89,7 +89,7 @@ const showReports = onDatabase(async ({ hf, operator, command }, { last = false 
   const none = () => (next === "" ? paint("dim", "No process has crashed so far.") : next);
   if (last) {
     const report = await hf.recovery.lastReport();
-    // The advice to acknowledge reports names this command, so it shows all that stand open.
+    // The advice to acknowledge reports names this command, so this page shows all open reports.
     const open = (await operator.failedReports(LEASES_COUNTED)).filter(({ recoveredAt }) => recoveredAt !== report?.recoveredAt);
     const text = (one: CrashRecoveryReport) => reportPage(one, now, operator.location.kind);
     return [{ report, open, waiting, lost }, () => (report === null ? none() : page([report, ...open].map(text).join("\n\n")))];
@@ -112,7 +112,7 @@ const preview = onDatabase(async ({ operator, command }, since: number | null) =
   return [{ plan, lost }, () => (isNothing ? NOTHING : planPage(plan, lost, command, operator.now(), since))];
 });
 
-/** Expired leases whose holder may be alive and about to renew. */
+/** Describes expired leases whose holder may be alive and about to renew. */
 function expiredText(left: number): string {
   if (left === 0) return "";
   const leases = left === LEASES_COUNTED ? `${numberText(LEASES_COUNTED)} or more leases` : plural(left, "lease");

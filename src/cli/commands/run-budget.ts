@@ -40,7 +40,7 @@ export function pausedText(row: BuildRow, build: Build, toFinish: Amount | null 
   return paint("yellow", `${what}${next}.${finish}`);
 }
 
-/** `same` names the database for the other commands, as `again` does. */
+/** Lists the commands to choose from. `again` repeats this command; `same` names its database for the others. */
 export function nextCommandsText(
   row: BuildRow,
   { again, same }: { again: string; same: string },

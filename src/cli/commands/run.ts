@@ -229,7 +229,7 @@ async function askForBudget(
   { options, again }: WantedBuild,
   toFinish: Amount | null,
 ): Promise<{ token: string; budget: Cost } | null> {
-  // The budget that the build was started with was too small.
+  // The budget that the build was started with was too small, so only another budget is an answer.
   const isNew = !isDeepStrictEqual(options.budget, fromBudget(row.budget));
   const budget = await askBudget(row, toFinish, isNew ? options.budget : undefined, interrupts.signal);
   if (budget !== null) return { token: await tokenFor(hf, build), budget };
@@ -321,7 +321,6 @@ async function resumeBuild(
   }
 }
 
-/** Errors of a build whose pipeline, options or host changed since it was started. */
 const NOT_RESUMABLE = new Set(["PIPELINE_CHANGED", "OPTION_INVALID", "TARGET_ELSEWHERE"]);
 
 function notResumable({ code, message }: HoldfastError, { id, state }: BuildRow, anew: string | undefined): HoldfastError {
@@ -349,7 +348,7 @@ interface WorkerProcessesOptions extends FoundPipeline {
   say: (text: string) => void;
 }
 
-/** Each process finishes its running jobs and exits when its channel to this process closes, also if this process dies. */
+/** The worker processes of a run. Each one finishes its jobs and exits when its channel to this process closes. */
 export class WorkerProcesses {
   readonly #parts: WorkerProcessesOptions;
   readonly #there = new Set<ChildProcess>();

@@ -54,7 +54,6 @@ export function schedulesCommand(parent: Command): void {
 
 async function act(hf: Holdfast, name: keyof typeof ACTIONS, key: string): Promise<void> {
   if (name !== "remove") return hf.schedules[name](key);
-  // A mistyped key must not look like a success.
   if (!(await hf.schedules.remove(key))) throw noSuchSchedule(key, await hf.schedules.list());
 }
 
@@ -66,7 +65,6 @@ export function scheduleTable(schedules: readonly Schedule[], now: number): stri
     { title: "LAST", right: true, value: ({ lastAt }) => (lastAt === undefined ? "never" : `${ageText(now - lastAt)} ago`) },
     { title: "NEXT", value: (schedule) => nextTick(schedule, now), style: ({ paused }) => (paused ? "yellow" : null) },
   ];
-  // Most schedules have the name of their job; the column is only shown if one has another name.
   if (schedules.some(({ key, job }) => key !== job)) columns.splice(1, 0, { title: "JOB", value: ({ job }) => job, least: 8 });
   return tableOr("No schedules.", columns, schedules);
 }

@@ -40,7 +40,6 @@ import { explainOldest, lastMinute, queueTable, type Rates, rateText } from "./q
 import { reportLine } from "./recover.ts";
 import { scheduleTable } from "./schedules.ts";
 
-/** The shortest interval: each reading costs queries. */
 const MIN_INTERVAL_MS = 100;
 
 export function statusCommand(parent: Command): void {
@@ -70,7 +69,7 @@ function intervalOf(given: string | true | undefined): number | null {
 }
 
 interface Reading {
-  /** When it was read, by the monotonic clock: wall clocks may jump. */
+  /** Monotonic time of the reading, because wall clocks may jump. */
   at: number;
   overview: Overview;
   alarms: Alarm[];
@@ -123,7 +122,6 @@ async function* readings(operator: Operator, command: Command, interval: number,
   }
 }
 
-/** Jobs finished in a second, by queue. */
 function ratesBetween(before: Reading, now: Reading): Rates {
   const ended = new Map(before.overview.queues.map((queue) => [queue.name, queue.ended]));
   const seconds = (now.at - before.at) / 1_000;
@@ -132,7 +130,7 @@ function ratesBetween(before: Reading, now: Reading): Rates {
   );
 }
 
-/** The alarms, with hints to paste into this shell: they name the same database and config as the command. */
+/** Returns the alarms with hints that work in this shell: they name the same database and config as the command. */
 export function withAdvice(alarms: readonly Alarm[], command: Command): Alarm[] {
   return alarms.map((alarm) => {
     const hint = alarm.hint === RECOVER_COMMAND ? recoverAdvice(command) : adviceOf(alarm.hint, command);
@@ -217,7 +215,7 @@ function processColumns(at: number): Column<ProcessStatus>[] {
 function worksOn({ works }: ProcessStatus): string {
   if (works.length === 0) return "–";
   const names = works.map(({ name, version }) => {
-    // The stages of a pipeline, and the listing of its source, are one.
+    // All stages of a pipeline, and the listing of its source, are shown under the pipeline's name.
     if (isPipelineQueue(name)) return name.slice(0, name.lastIndexOf("/"));
     return version === 1 ? name : `${name} v${version}`;
   });

@@ -30,7 +30,7 @@ export function unlockCommand(parent: Command): void {
 
 async function unlock(operator: Operator, lock: LockView, force: boolean): Promise<Answer> {
   const { name, holder, stale } = lock;
-  // A process that acquired the lock after it was read holds it.
+  // If the lock was not broken, another process has acquired it since it was read.
   if (!(await operator.breakLock(name, { stale: !force }))) throw held((await operator.locks(name))[0] ?? lock, operator.now());
   return [{ name, holder, forced: !stale }, () => `Unlocked ${oneLine(name)}: it was held by ${oneLine(holder)}.`];
 }
@@ -39,7 +39,7 @@ async function unlockPipeline(operator: Operator, lock: OrchestratorLock, force:
   const isAlive = operator.canBeAlive(lock);
   if (isAlive && !force) throw orchestrated(lock, operator.now());
   const { pipeline, build, holder, pid, host, program } = lock;
-  // A process that acquired the lock after it was read is alive.
+  // If the lock was not broken, a live process has acquired it since it was read.
   if (!(await operator.breakOrchestratorLock(pipeline, force ? undefined : holder))) throw taken(pipeline);
   return [
     { name: pipeline, build, pid, host, program, forced: isAlive },

@@ -22,7 +22,7 @@ import { addCommand } from "../verb.ts";
 interface WorkOptions {
   concurrency: number;
   drain: string;
-  /** The pipeline of the run that started this process: the process works on nothing else, and exits with that run. */
+  /** The pipeline of the run that started this process. The process works on nothing else, and exits with that run. */
   forRun?: string;
 }
 
@@ -136,7 +136,6 @@ function listenForStop(
     if (!process.connected) resolve({ asked: true, drain });
   }
   const stop = (asked: number) => {
-    // The config may have its own `onStop`.
     onStop?.(asked);
     stopping = true;
     resolve({ asked: true, drain: asked });
@@ -199,7 +198,7 @@ export function stopCommand(parent: Command): void {
     });
 }
 
-/** The processes with these pids. A mistyped pid is an error. In containers several processes may have the same pid. */
+/** Returns the processes with these pids. A mistyped pid is an error. In containers several processes may have the same pid. */
 function chooseProcesses(processes: ProcessView[], pids: readonly number[]): ProcessView[] {
   if (pids.length === 0) return processes;
   const missing = pids.find((pid) => !processes.some((process) => process.pid === pid));

@@ -76,7 +76,7 @@ function toFailure(thrown: unknown): Failure {
   };
 }
 
-/** Checks the shape: a user's module may import another copy of this package. */
+/** Checks the shape, because a user's module may import another copy of this package. */
 function isHoldfastError(thrown: unknown): thrown is Error & { code: string; hint: string } {
   if (!(thrown instanceof Error)) return false;
   const { code, hint } = thrown as { code?: unknown; hint?: unknown };

@@ -26,7 +26,7 @@ export interface BuildDisplay extends Disposable {
 }
 
 const LINE_INTERVAL_MS = 1_000;
-/** The block shows elapsed time, so it is redrawn also without progress. */
+/** The block shows elapsed time, so it is also redrawn without progress. */
 const REDRAW_INTERVAL_MS = 500;
 
 export function displayBuild(command: Command): BuildDisplay {
@@ -243,7 +243,7 @@ function headline(build: Build, now: number): string {
   return `${paint(BUILD_STYLES[state], buildStateText(build))} ${paint("bold", oneLine(pipeline))} ${paint("dim", about.join(" · "))}`;
 }
 
-/** Error messages in full, so that they can be searched for. */
+/** Returns error messages in full, so that they can be searched for. */
 function errorsOf({ errors, stages }: Build): string {
   if (errors.length === 0) return "";
   const failed = Object.values(stages).reduce((total, stage) => total + stage.failed, 0);

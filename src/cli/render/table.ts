@@ -88,22 +88,22 @@ function fit<Row>(columns: readonly Column<Row>[], wanted: readonly number[], ro
   return widths;
 }
 
-/** The width of standard output: unlimited for a pipe; some terminals report 0. */
+/** Returns the width of standard output: unlimited for a pipe, and 80 for a terminal that reports 0. */
 export function terminalWidth(): number {
   const { columns } = process.stdout;
   return columns === undefined ? Number.POSITIVE_INFINITY : columns || 80;
 }
 
 const PLAIN = /^[ -~\u00a1-\u00ac\u00ae-\u00ff\u2010-\u2027]*$/;
-/** Created on first use: its construction takes longer than a short command's tables. */
+/** Created on first use, because its construction takes longer than a short command's tables. */
 let segmenter: Intl.Segmenter | undefined;
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Emoji_Presentation}/u;
 
-/** Characters that change the direction of the following text, and can disguise it. */
+/** Characters that change the direction of the following text, and so can disguise it. */
 const BIDI_CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Removes what a terminal would interpret: escape sequences, control characters, changes of direction. */
+/** Removes what a terminal would interpret: escape sequences, control characters, and changes of direction. */
 export function printable(text: string): string {
   const plain = stripVTControlCharacters(text).replace(BIDI_CONTROLS, "");
   // oxlint-disable-next-line no-control-regex
@@ -141,7 +141,6 @@ function graphemes(text: string): Iterable<string> {
 
 export type Style = Parameters<typeof styleText>[0];
 
-/** Styles a text if the stream shows colours; follows NO_COLOR and FORCE_COLOR. */
 export function paint(style: Style | null, text: string, stream: NodeJS.WriteStream = process.stdout): string {
   return style === null ? text : styleText(style, text, { stream });
 }
@@ -166,7 +165,7 @@ export const BUILD_STYLES: Record<BuildState, Style | null> = {
   ABANDONED: "dim",
 };
 
-/** A build that an operator stopped has the state CRASHED; people read "stopped". */
+/** Shows a build that an operator stopped as "stopped", although its state is CRASHED. */
 export function buildStateText({ state, reason }: { state: BuildState; reason: string }): string {
   return state === "CRASHED" && reason === "stopped" ? "stopped" : state;
 }

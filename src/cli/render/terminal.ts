@@ -3,13 +3,13 @@ import { bytesText, numberText } from "../../core/text/text.ts";
 import type { Progress } from "../../store/backups.ts";
 
 const ESC = "\u001b[";
-/** Hides the cursor and turns off wrapping: the block counts lines to move the cursor up. */
+/** Turns off wrapping, because the block counts lines to move the cursor up. */
 const NO_WRAP = `${ESC}?7l`;
 const WRAP = `${ESC}?7h`;
 const BEGIN_BLOCK = `${ESC}?25l${NO_WRAP}`;
 const END_BLOCK = `${WRAP}${ESC}?25h`;
 
-/** Lines at the bottom of a terminal, redrawn in place. Other output goes above them, also that of handlers. */
+/** Lines at the bottom of a terminal that are redrawn in place. Other output, also that of handlers, goes above them. */
 export class LiveBlock implements Disposable {
   readonly #stream: WriteStream;
   #lines: string[] = [];
@@ -92,7 +92,7 @@ export class LiveBlock implements Disposable {
     this.#write(END_BLOCK);
   };
 
-  /** Lines that have scrolled off the top cannot be redrawn, so the block must fit the terminal. */
+  /** Cuts the block to the height of the terminal: lines that have scrolled off the top cannot be redrawn. */
   #fit(lines: string[]): string[] {
     const rows = this.#stream.rows || lines.length + 1;
     if (lines.length < rows) return lines;
@@ -105,11 +105,10 @@ function endsLine(chunk: unknown): boolean {
   return chunk instanceof Uint8Array ? chunk.at(-1) === 10 : String(chunk).endsWith("\n");
 }
 
-/** Switches to the alternate screen, without cursor and wrapping; and back. */
 const ENTER_SCREEN = `${ESC}?1049h${ESC}?25l${ESC}?7l`;
 const LEAVE_SCREEN = `${ESC}?7h${ESC}?25h${ESC}?1049l`;
 
-/** The whole terminal while something is watched. The former content returns on disposal and on exit. */
+/** Fills the whole terminal while a command watches something. The former content returns on disposal and on exit. */
 export class Screen implements Disposable {
   readonly #stream: WriteStream;
   #draw: () => string = () => "";
@@ -143,7 +142,7 @@ export class Screen implements Disposable {
 
   readonly #redraw = (): void => {
     const lines = this.#fit(this.#draw().split("\n"));
-    // One write, since clearing the screen flickers. Clear before the text: after a full line the cursor is on its last cell.
+    // Write once, because clearing the screen flickers. Clear before the text: after a full line the cursor is on its last cell.
     this.#stream.write(`${ESC}H${lines.map((line) => `${ESC}2K${line}`).join("\r\n")}${ESC}0J`);
   };
 
@@ -154,7 +153,7 @@ export class Screen implements Disposable {
   };
 
   #fit(lines: string[]): string[] {
-    // Some terminals report 0 rows: draw everything.
+    // Some terminals report 0 rows, so everything is drawn.
     const rows = this.#stream.rows || lines.length;
     if (lines.length <= rows) return lines;
     return [...lines.slice(0, rows - 1), `… ${lines.length - rows + 1} more lines`];
