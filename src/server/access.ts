@@ -5,10 +5,10 @@ import { HoldfastError } from "../core/text/errors.ts";
 export const ROLES = ["none", "read", "operate", "approve"] as const;
 export type Role = (typeof ROLES)[number];
 
-/** What a request may do, and whose it is. */
+/** What a request may do, and which user sent it. */
 export interface Access {
   role: Role;
-  /** Written to the audit log with each change. */
+  /** The user's name, which the audit log records with each change. */
   user?: string;
 }
 
@@ -16,7 +16,7 @@ export function allows(role: Role, needed: Role): boolean {
   return ROLES.indexOf(role) >= ROLES.indexOf(needed);
 }
 
-/** A browser sends a form or an image to any host, with cookies; it cannot send this header elsewhere. */
+/** Header of every write. A browser sends forms and images with cookies to any host, but not this header. */
 export const WRITE_HEADER = "x-holdfast";
 
 /** Refuses a write that a page of another site may have sent. */
@@ -43,11 +43,11 @@ export function refuseForeign(request: Request): void {
 }
 
 const CODE_TTL_MS = 5 * 60_000;
-/** Wrong tokens in this time, after which all of them are refused for a while. */
+/** After this many wrong tokens within `FAILURE_WINDOW_MS`, further wrong tokens get 429. */
 const MAX_FAILURES = 20;
 const FAILURE_WINDOW_MS = 60_000;
 
-/** A Bearer header, or a cookie for a one-time code: no address has the token. Sessions end with the process. */
+/** Admits a Bearer header, or a cookie that a one-time code has set: no address has the token. Sessions end with the process. */
 export class TokenAccess {
   readonly #token: string;
   readonly #now: () => number;
@@ -60,7 +60,7 @@ export class TokenAccess {
     this.#now = now;
   }
 
-  /** For the address that is printed for a browser; valid once, for five minutes. */
+  /** Creates a code for the address that is printed for a browser. It is valid once, for five minutes. */
   newCode(): string {
     const code = randomBytes(24).toString("base64url");
     this.#codes.set(code, this.#now() + CODE_TTL_MS);
@@ -74,7 +74,7 @@ export class TokenAccess {
     return { role: session !== null && this.#sessions.has(session) ? "approve" : "none" };
   };
 
-  /** The answer to the address with a one-time code; null: the request has none. */
+  /** Answers an address with a one-time code. Returns null if the request has no code. */
   login(request: Request): Response | null {
     const url = new URL(request.url);
     const code = url.searchParams.get("code");
@@ -82,7 +82,7 @@ export class TokenAccess {
     const validUntil = this.#codes.get(code) ?? 0;
     this.#codes.delete(code);
     url.searchParams.delete("code");
-    // One slash: two begin the address of another host.
+    // Two slashes would begin the address of another host.
     const path = `/${url.pathname.replace(/^\/+/, "")}`;
     const headers = new Headers({ location: `${path}${url.search}`, "cache-control": "no-store" });
     if (this.#now() < validUntil) {
@@ -96,7 +96,7 @@ export class TokenAccess {
   #isToken(given: string): boolean {
     const now = this.#now();
     this.#failures = this.#failures.filter((at) => at > now - FAILURE_WINDOW_MS);
-    // Hashes have one length, which the comparison needs. The right token is never refused: strangers could lock it out.
+    // The comparison needs equal lengths, so it gets hashes. The right token always passes, or strangers could lock it out.
     if (timingSafeEqual(digest(given), digest(this.#token))) return true;
     if (this.#failures.length >= MAX_FAILURES)
       throw new HoldfastError(
@@ -118,17 +118,17 @@ function cookieOf(request: Request): string | null {
   return all.match(new RegExp(`(?:^|; )${cookieName(request)}=([\\w-]+)`))?.[1] ?? null;
 }
 
-/** Browsers share cookies over all ports of a host. */
+/** The name contains the port, because browsers share cookies over all ports of a host. */
 function cookieName(request: Request): string {
   return `holdfast-session-${new URL(request.url).port || "default"}`;
 }
 
 const PER_SECOND = 2_000;
 const BURST = 4_000;
-/** Of more users than this, those that were idle longest start with a full bucket again. */
+/** If more users than this send requests, those idle longest lose their bucket and start with a full one. */
 const MAX_USERS = 1_000;
 
-/** A token bucket for each user: one client cannot take all of the server. */
+/** A token bucket for each user, so that one client cannot use up the server. */
 export class RateLimit {
   readonly #buckets = new Map<string, { left: number; at: number }>();
 
@@ -137,7 +137,7 @@ export class RateLimit {
     const bucket = this.#buckets.get(user) ?? { left: BURST, at: now };
     bucket.left = Math.min(BURST, bucket.left + ((now - bucket.at) / 1_000) * PER_SECOND) - 1;
     bucket.at = now;
-    // The map keeps the order of insertion: the last one is the newest.
+    // The map keeps the order of insertion, so the first user is the one that was idle longest.
     this.#buckets.delete(user);
     this.#buckets.set(user, bucket);
     if (this.#buckets.size > MAX_USERS) this.#buckets.delete(this.#buckets.keys().next().value as string);

@@ -18,7 +18,7 @@ interface Asset {
   tag: string;
 }
 
-/** Serves the dashboard's files. All addresses in them are relative, so that it works below any path. */
+/** Serves the dashboard's files. All addresses in them are relative, so that the dashboard works below any path. */
 export function dashboard(app: Hono<Env>, { title = "Holdfast" }: { title?: string }): void {
   let assets: Map<string, Asset> | null = null;
   app.get("/:file?", async (c, next) => {

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** The built dashboard by file name. `scripts/bundle.ts` replaces this module with the files themselves. */
+/** Reads the built dashboard by file name. `scripts/bundle.ts` replaces this module with the files themselves. */
 export function dashboardFiles(): Record<string, Uint8Array> {
   const folder = join(import.meta.dirname, "../../ui/dist");
   try {

@@ -99,7 +99,7 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
   const limit = new RateLimit();
   app.onError((error, c) => {
     const [body, status] = answerOf(error);
-    // A person who opens an address reads the message; programs ask for anything.
+    // A browser that opens an address shows the plain message; programs get JSON.
     const isRead = c.req.method === "GET" && (c.req.header("accept") ?? "").includes("text/html");
     return isRead ? c.text(`${body.error.message}\n${body.error.hint}\n`, status) : c.json(body, status);
   });
@@ -137,7 +137,7 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
     const text = exposition(familiesOf(await operator.metrics({})));
     return c.text(text, 200, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
   });
-  // For whatever routes requests.
+  // Readiness for load balancers: 503 as long as there is a grave alarm.
   app.get("/health/ready", async (c) => {
     const alarms = alarmsOf(await operator.overview());
     const ok = !alarms.some((alarm) => alarm.grave);
@@ -192,7 +192,7 @@ function rejectBody(): never {
   );
 }
 
-/** Errors of ours say what to do; of any other error only that it happened, because it may hold anything. */
+/** Returns the message of a Holdfast error. Any other error may contain anything, so its message stays on the server. */
 function answerOf(error: Error): [body: { error: { code: string; message: string; hint: string } }, status: 400] {
   if (!(error instanceof HoldfastError)) {
     const body = { code: "INTERNAL", message: "The server failed to answer.", hint: "See the server's log." };

@@ -7,7 +7,7 @@ import type { Operator } from "../operator/operator.ts";
 import type { Access, Role } from "./access.ts";
 import type { ServerOptions } from "./handler.ts";
 
-// The messages of its issues; without a locale there are none.
+// Zod reports the messages of its issues only with a locale.
 z.config(en());
 
 type Schema = z.ZodMiniType;
@@ -26,22 +26,21 @@ export interface Call<Path, Query, Body> {
 }
 
 interface RouteOptions<P extends Fields, Q extends Fields, B extends Fields, A extends Schema> {
-  /** What OpenAPI calls the operation, e.g. `jobs.list`. */
   id: string;
   summary: string;
-  /** Default: "read" for `get`, else "operate". */
+  /** Role that a request needs. Default: "read" for `get`, else "operate". */
   role?: Exclude<Role, "none">;
   path?: P;
   query?: Q;
   body?: B;
-  /** A `Response` goes out as it is. */
+  /** Schema of the answer. A `Response` is sent as it is. */
   answer: A;
-  /** False: the calls of workers, a few of them for each job. Default: writes are audited. */
+  /** False for the calls of workers, because each job takes a few. Default: writes are audited. */
   isAudited?: boolean;
   run: (call: Call<Parsed<P>, Parsed<Q>, Parsed<B>>) => Promise<unknown>;
 }
 
-/** One operation of the API. Its schemas check the request, and are the OpenAPI document. */
+/** One operation of the API. Its schemas check requests and also make the OpenAPI document. */
 export interface Route {
   method: "get" | "post" | "put" | "delete";
   url: string;
@@ -66,7 +65,6 @@ export function route<P extends Fields, Q extends Fields, B extends Fields, A ex
   return { method, url, ...rest, role, path, query, body, isAudited, run: run as Route["run"] };
 }
 
-/** The parts of a request, checked. Throws `REQUEST_INVALID`. */
 export async function parseRequest(route: Route, c: Context): Promise<{ path: unknown; query: unknown; body: unknown }> {
   const query: Record<string, unknown> = {};
   for (const [name, values] of Object.entries(c.req.queries())) query[name] = values.length === 1 ? values[0] : values;
@@ -88,7 +86,7 @@ async function jsonOf(c: Context): Promise<unknown> {
   }
 }
 
-/** Other languages write integers that JavaScript would round without a word. */
+/** Rejects integers that JavaScript would round, because programs in other languages send them. */
 function rejectInexact(key: string, value: unknown, { source }: { source?: string }): unknown {
   if (typeof value !== "number" || Number.isSafeInteger(value) || source === undefined || !/^-?\d+$/.test(source)) return value;
   throw invalid(`The number ${source} of \`${key}\` cannot be kept exactly.`, "Send it as a string.");
@@ -101,7 +99,7 @@ function check(fields: Fields, given: unknown, what: string): unknown {
   const hint = `Allowed: ${Object.keys(fields).join(", ") || "nothing"}. The schema is at api/v1/openapi.json.`;
   if (issue === undefined || issue.path.length === 0) throw invalid(`${what} is not valid: ${issue?.message ?? ""}.`, hint);
   const isMissing = issue.code === "invalid_type" && valueAt(given, issue.path) === undefined;
-  // One value of a list in a query has no index.
+  // A single value of a list in a query has no index, so the path ends at its name.
   const path = what === "The query" ? issue.path.slice(0, 1) : issue.path;
   const where = `\`${path.join(".")}\``;
   if (isMissing) throw invalid(`${where} is required.`, hint);
@@ -120,7 +118,6 @@ function invalid(message: string, hint: string): HoldfastError {
 
 const WHOLE_NUMBER = /^\d{1,15}$/;
 
-/** Numbers and flags of a query are texts. */
 export const queryNumber = (least: number, most: number) =>
   z.pipe(
     z.pipe(
@@ -153,7 +150,6 @@ const ERROR = {
   },
 };
 
-/** The OpenAPI 3.1 document of these routes, from the schemas that check their requests. */
 export function openapi(routes: readonly Route[], { title = "Holdfast", basePath = "" }: ServerOptions): object {
   const paths: Record<string, Record<string, object>> = {};
   for (const route of routes) {

@@ -113,7 +113,7 @@ const ofJob = {
   error: z.optional(text),
 };
 const queryInstant = z.optional(queryNumber(0, 8.64e15));
-/** A filter of jobs in a body, for an action on all that match; `dryRun` only counts them. */
+/** Filter of jobs in a body, for an action on all that match. `dryRun` only counts them. */
 export const matchingBody = {
   ...ofJob,
   state: z.optional(z.union([jobState, z.array(jobState)])),
@@ -123,11 +123,10 @@ export const matchingBody = {
   finishedAfter: z.optional(instant),
   finishedBefore: z.optional(instant),
   dryRun: z.optional(z.boolean()),
-  /** For the audit. */
   reason: z.optional(text),
 };
 export const matchingAnswer = z.object({ matched: z.int(), changed: z.int() });
-/** A filter of jobs in a query: times in milliseconds since 1970, `input` as `path=value`. */
+/** Filter of jobs in a query: times are milliseconds since 1970, and `input` is `path=value`. */
 export const filterQuery = {
   ...ofJob,
   state: z.optional(z.pipe(queryList, z.array(jobState))),

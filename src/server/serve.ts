@@ -14,11 +14,9 @@ export interface ServeOptions extends Omit<ServerOptions, "basePath"> {
 }
 
 export interface Serving extends AsyncDisposable {
-  /** For programs. */
   address: string;
-  /** For a browser, with a one-time code; null with `authorize`. */
+  /** Returns an address for a browser, with a one-time code; null with `authorize`. */
   newLoginAddress: () => string | null;
-  /** Null with `authorize`. */
   token: string | null;
   close(): Promise<void>;
 }
@@ -54,7 +52,7 @@ export async function serve(hf: Holdfast, options: ServeOptions = {}): Promise<S
   );
   const { port: bound } = server.address() as AddressInfo;
   const name = isIP(host) === 6 ? `[${host}]` : host;
-  // A page of another site whose name resolves to this machine sends its own name.
+  // A page of another site whose name resolves to this machine (DNS rebinding) sends its own name as the host.
   if (LOOPBACK.has(host))
     hosts = new Set(
       [name, "localhost", "127.0.0.1", "[::1]"].flatMap((one) => (bound === 80 ? [one, `${one}:80`] : [`${one}:${bound}`])),

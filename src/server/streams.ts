@@ -5,18 +5,18 @@ import type { Operator } from "../operator/operator.ts";
 const MAX_STREAMS = 1_000;
 const KEEP_ALIVE_MS = 15_000;
 const MIN_CHANGE_INTERVAL_MS = 500;
-/** A client that reads slower than events arrive is disconnected; it continues after `Last-Event-ID`. */
+/** A client that reads more slowly than events arrive is disconnected; it continues after `Last-Event-ID`. */
 const MAX_BUFFERED_EVENTS = 1_000;
 
 let open = 0;
 const NOTHING = () => {};
 
-/** The answer to HEAD: a body that is neither read nor cancelled would stay open. */
+/** Answers HEAD without a stream, because a stream that no client reads would stay open. */
 export function streamHead(): Response {
   return new Response(null, { headers: HEADERS });
 }
 
-/** Stored events. A client that reconnects continues where it was. */
+/** Streams stored events. A client that reconnects continues where it was. */
 export async function eventStream(
   operator: Operator,
   { types, after }: { types?: string[]; after?: number },
@@ -31,7 +31,7 @@ export async function eventStream(
   });
 }
 
-/** Says that something was committed, and nothing about what: a page reads again what it shows. */
+/** Streams that something was committed, without saying what: the page reads again what it shows. */
 export function changeStream(operator: Operator, signal: AbortSignal): Response {
   return stream(signal, (send) => {
     let timer: NodeJS.Timeout | null = null;

@@ -3,7 +3,7 @@ import { readdir, stat } from "node:fs/promises";
 import { join, relative, sep } from "node:path";
 
 const BLOCK = 512;
-/** What a header has room for; longer paths and larger files have an extended header before it. */
+/** The longest path and largest size that fit a header. Others need an extended header before it. */
 const MAX_PATH_BYTES = 100;
 const MAX_SIZE = 0o77777777777;
 
@@ -29,7 +29,7 @@ function header(path: string, size: number, type: "0" | "x"): Buffer {
   const block = Buffer.alloc(BLOCK);
   block.write(path, 0, MAX_PATH_BYTES);
   block.write(octal(0o644, 7) + octal(0, 7) + octal(0, 7) + octal(Math.min(size, MAX_SIZE), 11) + octal(0, 11), 100);
-  // The checksum is that of the header with spaces in its place.
+  // The checksum is calculated with spaces in its own place.
   block.write(`        ${type}`, 148);
   block.write("ustar\x0000", 257);
   const checksum = block.reduce((sum, byte) => sum + byte, 0);
@@ -41,7 +41,7 @@ function octal(value: number, digits: number): string {
   return `${value.toString(8).padStart(digits, "0")}\0`;
 }
 
-/** `LENGTH name=value`, where the length counts its own digits, too. */
+/** Formats `LENGTH name=value`, where the length also counts its own digits. */
 function record(name: string, value: string): string {
   const rest = ` ${name}=${value}\n`;
   const bytes = Buffer.byteLength(rest);

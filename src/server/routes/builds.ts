@@ -133,7 +133,7 @@ export const BUILD_ROUTES = [
       const archive = Readable.from(
         archived(folder, () => hf.builds.export(path.id, join(folder, "files"), definedOnly({ stages: query.stage }))),
       );
-      // Rejects where the build cannot be exported.
+      // Wait for the first bytes, so that an export that fails answers with its error.
       await once(archive, "readable");
       return new Response(Readable.toWeb(archive) as ReadableStream, { headers });
     },
@@ -164,7 +164,7 @@ export const BUILD_ROUTES = [
     answer: schemas.anyJson,
     run: async ({ operator, path }) => {
       const bytes = await operator.readArtifact(path.hash);
-      // Rejects where it cannot be read.
+      // Wait for the first bytes, so that an unreadable artifact answers with its error.
       await once(bytes, "readable");
       const headers = {
         "content-type": "application/octet-stream",
@@ -187,7 +187,7 @@ function endAction(action: "refuse" | "abandon", role: "approve" | "operate", su
   });
 }
 
-/** The folder is removed with the end of the archive, also where its reader leaves early. */
+/** Removes the folder at the end of the archive, also if the client disconnects early. */
 async function* archived(folder: string, exported: () => Promise<string>): AsyncGenerator<Uint8Array> {
   try {
     yield* tarOf(await exported());

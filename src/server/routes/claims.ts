@@ -10,7 +10,7 @@ const { duration, text } = schemas;
 const DEFAULT_LEASE: Duration = "5m";
 const token = z.string().check(z.maxLength(4_000));
 
-/** A worker in any language. These calls are not audited: each job takes several. */
+/** Routes for a worker in any language. They are not audited, because each job takes several calls. */
 export const CLAIM_ROUTES = [
   route("post", "/claims", {
     id: "claims.claim",

@@ -106,7 +106,7 @@ function shown(job: Job, { redact }: ServerOptions): Job {
   return redact === undefined ? job : redact(job);
 }
 
-/** What `redact` removes from a job's last error, it removes from the errors of its attempts. Log lines it cannot redact. */
+/** Removes from an attempt's error what `redact` removes from the job's error, and its log, which cannot be redacted. */
 function shownAttempt({ error, log, ...rest }: AttemptView, job: Job, options: ServerOptions): AttemptView {
   const attempt = log === undefined || options.redact !== undefined ? rest : { ...rest, log };
   if (error === undefined) return attempt;
@@ -118,7 +118,7 @@ function missing(id: string): never {
   throw noSuchJob(id);
 }
 
-/** The newest version of a definition; without one, a job with defaults, whose input the worker validates. */
+/** Returns the newest version of a definition, else a definition with defaults, whose input the worker validates. */
 function definitionFor(jobs: readonly JobDef[], name: string, queue: string | undefined): Definition {
   const known = jobs.map((one) => definitionOf(one)).filter((one) => one.name === name);
   const newest = known.toSorted((a, b) => b.version - a.version)[0];

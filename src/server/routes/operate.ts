@@ -105,7 +105,7 @@ export const OPERATE_ROUTES = [
       const of = definedOnly({ subject });
       if (before === undefined)
         return { items: (await operator.auditEntries({ after: 0, limit, last: true, ...of })).toReversed() };
-      // From `before` backwards, window by window: entries of one subject may be far apart.
+      // Read backwards in windows, because the entries of one subject may be far apart.
       const items: AuditEntry[] = [];
       for (let end = before - 1; end > 0 && items.length < limit; end -= AUDIT_WINDOW) {
         const after = Math.max(0, end - AUDIT_WINDOW);

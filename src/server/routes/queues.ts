@@ -12,7 +12,7 @@ const queue = z.object({
   counts: schemas.counts,
   oldestAt: z.optional(instant),
 });
-/** Minutes since 1970, counts, sums in milliseconds, and how many lie in each bucket. */
+/** Counts of one minute since 1970: sums are in milliseconds, lists count the values in each bucket. */
 const minute = z.object({
   queue: z.string(),
   minute: z.int(),
