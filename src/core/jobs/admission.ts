@@ -13,13 +13,12 @@ export interface NewJob {
   followUpId?: string;
   key?: string;
   after?: readonly string[];
-  /** Becomes pending when this running job, which has its key, has ended or would run again. */
+  /** The running job that has this job's key. This job becomes pending when that one has ended or would run again. */
   behind?: { id: string; job: JobKey };
 }
 
-/** The existing jobs, including those of the batch that were admitted so far. */
 export interface JobLookup {
-  /** The name of the job with this id; chosen ids are remembered after their job was removed. */
+  /** Returns the name of the job with this id. Ids that callers chose are remembered after their job was removed. */
   nameOf(id: string): string | undefined;
   upstream(id: string): Upstream | undefined;
   holderOf(name: string, key: string): string | undefined;
@@ -84,7 +83,7 @@ export function rejectAll(refused: RejectedJob): Enqueued[] {
   return ["taken" in refused ? { id, taken: refused.taken } : { id, missing: true }];
 }
 
-/** A success commits with its follow-ups. If one of them cannot be added, the attempt fails, and would fail again. */
+/** Fails the attempt: a success commits with its follow-ups, and one of them cannot be added. A retry would fail, too. */
 export function rejectedFollowUp(refused: RejectedJob): Outcome {
   const { id, name } = refused;
   const why = "taken" in refused ? idTaken(id, refused.taken, name) : upstreamMissing(id, name);
@@ -125,7 +124,7 @@ export function replacedJob<T extends { state: JobState }>(holder: T | undefined
   return behind ?? (holder?.state === "running" ? undefined : holder);
 }
 
-/** `replaces`: the job waits to replace the other, and does so however that one ends. */
+/** A job that waits for another. With `replaces` it takes the other's place, however that one ends. */
 export interface Wait {
   job: JobKey;
   upstream: JobKey;
@@ -146,7 +145,7 @@ export function dependentsOf(waits: readonly Wait[], ended: ReadonlyMap<JobKey, 
   return { cancelled, unblocked: [...freer] };
 }
 
-/** A job created to run at once is never early, also if the clock was set back since. */
+/** Whether a job may not start yet. A job created to run at once is never early, even if the clock was set back since. */
 export function isEarly(runAt: number, createdAt: number, now: number): boolean {
   return runAt > now && runAt > createdAt;
 }

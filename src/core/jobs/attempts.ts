@@ -16,12 +16,12 @@ export interface AttemptView {
   outcome: AttemptOutcome;
   startedAt: number;
   endedAt?: number;
-  /** Of an attempt that did not succeed: the name that its claim was given, else the worker's host and pid. */
+  /** Name that the claim was given, else the worker's host and pid. Set if the attempt did not succeed. */
   worker?: string;
   host?: string;
   pid?: number;
   error?: JobError;
-  /** What the handler has logged, if its queue keeps `logs`; the newest lines. */
+  /** The newest lines that the handler has logged, if its queue keeps `logs`. */
   log?: LogLine[];
 }
 
@@ -37,7 +37,7 @@ export const MAX_LOGS_KEPT = 1_000;
 const MAX_MESSAGE_CHARS = 2_000;
 const MAX_DATA_CHARS = 8_000;
 
-/** A line as it is stored, bounded. `data` that is too large, or that JSON cannot represent, is stored as shortened text. */
+/** Returns a line as it is stored. `data` that is too large, or that JSON cannot represent, becomes shortened text. */
 export function logLine(at: number, level: LogLine["level"], message: string, data: unknown): LogLine {
   const line: LogLine = { at, level, message: toStorable(String(message)).slice(0, MAX_MESSAGE_CHARS) };
   if (data === undefined) return line;
@@ -61,7 +61,7 @@ export interface AttemptEnding {
 
 export type Unsuccessful = Exclude<Outcome, { kind: "succeeded" }>;
 
-/** `isDead`: its worker is dead, or not known to be alive. */
+/** Describes how an attempt ended. `isDead` says that its worker is dead, or not known to be alive. */
 export function attemptEnding(outcome: Unsuccessful, next: Next, isDead: boolean): AttemptEnding {
   switch (outcome.kind) {
     case "error":
@@ -80,12 +80,12 @@ export function attemptEnding(outcome: Unsuccessful, next: Next, isDead: boolean
   }
 }
 
-/** The error with which the keeper ends an attempt at its timeout; errors of handlers may have one of both. */
+/** Whether the keeper ended the attempt at its timeout. A handler's own error may have this name or this code, but not both. */
 function isTimeout({ name, code }: JobError): boolean {
   return name === "TimeoutError" && code === "TIMEOUT";
 }
 
-/** The attempt that the job's row shows: the running one, or the one that succeeded. All others are kept apart. */
+/** Returns the attempt that the job's row shows: the running one, or the one that succeeded. All others are stored apart. */
 export function currentAttempt({ state, attempt, startedAt, finishedAt, worker, host, pid }: Job): AttemptView | undefined {
   if ((state !== "running" && state !== "succeeded") || startedAt === undefined) return undefined;
   const ended = finishedAt === undefined ? {} : { endedAt: finishedAt };

@@ -1,19 +1,19 @@
 import type { JobKey } from "../text/ids.ts";
 import { byClaimOrder, type FinishedState } from "./job.ts";
 
-/** Delayed jobs promoted in one transaction; the next claim promotes the others. */
+/** Delayed jobs that one transaction promotes. The next claim promotes the others. */
 export const MAX_PROMOTED_JOBS = 1_000;
-/** Reads of one claim behind jobs that their limits hold back; the next claim continues. */
+/** Reads of one claim past jobs that their limits hold back. The next claim continues. */
 export const MAX_CLAIM_READS = 20;
 const MAX_READ_FACTOR = 128;
-/** A commit costs as much as some dozen jobs. */
+/** A commit costs as much as some dozen jobs, so larger batches would save little. */
 export const MAX_CLAIM_BATCH = 512;
-/** Claimed beyond the concurrency: while one batch runs, the store claims the next. */
+/** Jobs that a worker claims beyond its concurrency: while one batch runs, the store claims the next. */
 export const MAX_PREFETCH = 2 * MAX_CLAIM_BATCH;
-/** A worker that claims ahead finishes what it holds within about this time. */
+/** A worker that claims ahead finishes the jobs that it holds within about this time. */
 const MAX_HELD_MS = 100;
 
-/** From the attempts that ended in one turn. One that ends alone shows no pace: others may be slow. */
+/** Returns how many jobs to claim ahead, by the attempts that ended in one turn. A single one shows no pace. */
 export function nextPrefetch(prefetch: number, concurrency: number, ended: { count: number; longestMs: number }): number {
   if (ended.count === 1 && concurrency > 1) return prefetch >> 1;
   const finishSoon = Math.floor((MAX_HELD_MS * ended.count) / ended.longestMs);
@@ -34,7 +34,7 @@ export interface ClaimableLane {
   budget: { left: number };
 }
 
-/** `suspect`: the job was running when a worker died. */
+/** A job that a claim may start. It is a suspect if it was running when a worker died. */
 export interface Candidate {
   key: JobKey;
   priority: number;
@@ -42,7 +42,7 @@ export interface Candidate {
   suspect: boolean;
 }
 
-/** "last": the job starts as the last ready one of its key, while more of the key could start. */
+/** What limits decide about a job. "last": it starts as the last ready job of its key, while more of the key could start. */
 export type StartVerdict = "started" | "last" | "held";
 
 export class ClaimableLanes {
@@ -85,7 +85,7 @@ export function onlyQueue(lanes: Iterable<MatchedLane>, settings: { isPaused: (q
   return only;
 }
 
-/** Serves the queue first that has waited longest, so that a worker with one slot serves all queues. */
+/** Orders queues so that the one that has waited longest is served first: a worker with one slot serves all queues. */
 export class QueueRotation {
   readonly #served = new Map<string, number>();
 
@@ -105,17 +105,17 @@ export function queueOf(lanes: readonly ClaimableLane[]): string {
   return (lanes[0] as ClaimableLane).lane.queue;
 }
 
-/** Jobs per queue and pass: first an equal part, so that a long queue does not starve the others; then the rest. */
+/** Jobs per queue of each pass: first an equal part, so that a long queue does not starve the others; then the rest. */
 export function quotas(max: number, queues: number): number[] {
   return queues === 1 ? [max] : [Math.max(1, Math.ceil(max / queues)), max];
 }
 
-/** A process holds one suspect at a time, or one poison job would take its neighbours into quarantine. */
+/** Whether a process may claim a suspect: it holds one at a time, or one poison job would take its neighbours into quarantine. */
 export function canClaimSuspect(holder: number | null, holdsOne: (holder: number) => boolean): boolean {
   return holder === null || !holdsOne(holder);
 }
 
-/** `ends`: the last candidate of each lane that may have more. `start` is called in claim order and takes effect. */
+/** Chooses the jobs to start, and calls `start` in claim order. `ends` has the last candidate of each lane that may have more. */
 export function chooseCandidates<C extends Candidate>(
   candidates: C[],
   ends: ReadonlyMap<ClaimableLane, C>,
@@ -154,7 +154,7 @@ export function nextReadFactor(ahead: number, { chosen, held }: { chosen: readon
 
 export interface ClaimOutlook {
   ready: boolean;
-  /** Milliseconds by the store's clock until there may be more; null: unknown. */
+  /** Milliseconds by the store's clock until there may be more; null if unknown. */
   nextIn: number | null;
 }
 
@@ -189,7 +189,7 @@ export class MatchedLanes {
 /** A queue with more lanes than this is claimed from only by its lanes that have jobs. */
 const WIDE_QUEUE_LANES = 8;
 
-/** The lanes of the next `max` queues that have jobs: what a claim of `max` jobs reads if it may take from many lanes. */
+/** The lanes of the next `max` queues that have jobs, which a claim of `max` jobs reads if it may take from many lanes. */
 export class LaneBatch {
   readonly queues = new Set<string>();
   readonly #lanes = new Set<MatchedLane>();
@@ -218,7 +218,7 @@ export class LaneBatch {
   }
 }
 
-/** Matches are cached per list of sources, whose queue, name and version must not change: a claim compares only new lanes. */
+/** Finds the lanes of a claim. It caches matches per list of sources, which must not change, and compares only new lanes. */
 export class LaneIndex {
   readonly #lanes: Lane[] = [];
   readonly #byName = new Map<string, Lane[]>();
@@ -284,7 +284,7 @@ export function laneText({ name, version, queue }: Omit<Lane, "id">): string {
   return `${name}\n${version}\n${queue}`;
 }
 
-/** How many finished jobs of a state are kept, and how long; an absent part is unlimited. */
+/** How many finished jobs of a state are kept, and for how long. An absent part is unlimited. */
 export interface Keep {
   age?: number;
   count?: number;
@@ -293,6 +293,6 @@ export interface Keep {
 export interface QueueSettings {
   events: boolean;
   keep: Partial<Record<FinishedState, Keep>>;
-  /** Attempts that did not succeed and are kept of each job. */
+  /** How many attempts that did not succeed are kept of each job. */
   attempts?: number;
 }

@@ -23,7 +23,7 @@ export interface Event {
 
 export { EVENT_TYPES, type EventType };
 
-/** Rejects types that no event has: a subscriber would wait for ever; and "jobs.*", whose author means "job.*". */
+/** Rejects types that no event has, because a subscriber would wait for ever, and "jobs.*", whose author means "job.*". */
 export function checkEventTypes(types: readonly string[]): void {
   for (const type of types) {
     if (type !== "jobs.*" && EVENT_TYPES.some((known) => matchesEventType(known, [type]))) continue;
@@ -36,7 +36,7 @@ export function checkEventTypes(types: readonly string[]): void {
   }
 }
 
-/** `job.returned`: the job will run again. `job.retried`: by an operator. */
+/** Events of jobs. `job.returned`: the job will run again. `job.retried`: an operator retries it. */
 export type JobEventType = Extract<EventType, `job.${string}`>;
 
 export const EVENT_OF: Record<Next["state"], JobEventType> = {
@@ -48,7 +48,7 @@ export const EVENT_OF: Record<Next["state"], JobEventType> = {
 
 export interface NewEvent {
   type: string;
-  /** Unique in this database; the dedupe key is its hash. */
+  /** Unique in this database. The dedupe key is its hash. */
   transition: string;
   job?: string;
   build?: string;
@@ -63,7 +63,7 @@ interface EventJob {
   error: string | null;
 }
 
-/** Without input and output: they may be large, and secret. */
+/** Returns an event of a job, without input and output, which may be large or secret. */
 export function jobEvent(type: JobEventType, job: EventJob, { name, queue, version }: Lane): NewEvent {
   const { key, fence, attempt, id, error } = job;
   const data: Record<string, unknown> = { id, name, queue, version, attempt };
@@ -71,7 +71,7 @@ export function jobEvent(type: JobEventType, job: EventJob, { name, queue, versi
   return { type, transition: `${type}|${key}:${fence}`, job: id, data };
 }
 
-/** Events without the job's error, which is that of an earlier attempt. */
+/** Events without the job's error, which belongs to an earlier attempt. */
 const TYPES_WITHOUT_ERROR: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
 
 function withoutStack({ name, message, code }: JobError): JobError {
@@ -99,7 +99,7 @@ const FIRST_SINK_PAUSE_MS = 1_000;
 const FIRST_RETRY_MS = 100;
 const MAX_SINK_PAUSE_MS = 300_000;
 
-/** With jitter, or all sinks of a host would come back at once. */
+/** Returns the delay before a redelivery. It has jitter, or all sinks of a host would come back at once. */
 export function redeliverAfter(failures: number, random: number): number {
   return backOff(FIRST_SINK_PAUSE_MS, failures, random);
 }
@@ -109,29 +109,29 @@ function backOff(first: number, failures: number, random: number): number {
   return Math.round(full / 2 + (full / 2) * random);
 }
 
-/** Several databases may deliver to one place and count from one each: their events must differ. */
+/** Hashes the database's id, too, because several databases may deliver to one place and count from one each. */
 export function dedupeKey(databaseId: string, transition: string): string {
   return hash("sha256", `${databaseId}|${transition}`);
 }
 
-/** Only the target's hash may hold a bar, so no two transitions have the same text. */
+/** Names a transition. Only the target's hash may contain a bar, so no two transitions have the same text. */
 export function buildTransition(type: string, build: string, seq: number, target = ""): string {
   return `${type}|${build}|${seq}|${target}`;
 }
 
-/** Events held back in memory; beyond that, none is read until some are delivered. */
+/** How many events are held back in memory. Beyond that, none is read until some are delivered. */
 const MAX_HELD_EVENTS = 1_000;
-/** A crash delivers the events after the oldest held one again: at most this many. */
+/** At most this many events are delivered again after a crash: those after the oldest held one. */
 const MAX_EVENTS_AHEAD = 10_000;
 
 interface HeldSubject {
-  /** In order; the sink refused the first, the others wait behind it. */
+  /** In order. The sink refused the first event; the others wait behind it. */
   events: Event[];
   refusals: number;
   retryAt: number;
 }
 
-/** Refused events, and those behind them about the same job or build; others pass by. Times are of the monotonic clock. */
+/** Events that a sink refused, and later ones about the same job or build. Other events pass by. Times are monotonic. */
 export class HeldEvents {
   readonly #subjects = new Map<string, HeldSubject>();
   #size = 0;
@@ -159,7 +159,7 @@ export class HeldEvents {
     return this.#size < MAX_HELD_EVENTS && this.#readTo - this.deliveredTo < MAX_EVENTS_AHEAD;
   }
 
-  /** True: the event waits behind a held one. False: the caller offers it to the sink, or skips it. */
+  /** Returns true if the event now waits behind a held one. Otherwise the caller offers it to the sink, or skips it. */
   holdsBack(event: Event): boolean {
     const subject = this.#subjects.get(subjectOf(event));
     if (subject === undefined) return false;
@@ -169,7 +169,7 @@ export class HeldEvents {
     return true;
   }
 
-  /** The event is delivered, held back, or filtered out. Until then it is read again. */
+  /** Marks the event as delivered, held back, or filtered out. Until then it is read again. */
   advance({ seq }: Event): void {
     this.#readTo = Math.max(this.#readTo, seq);
   }
@@ -184,7 +184,7 @@ export class HeldEvents {
     return Math.max(0, Math.min(...[...this.#subjects.values()].map(({ retryAt }) => retryAt)) - now);
   }
 
-  /** `atLeast`: the pause before a third or later delivery. Returns the number of refusals. */
+  /** Holds back a refused event, and returns its number of refusals. `atLeast`: the pause before a third or later delivery. */
   refuse(event: Event, now: number, random: number, atLeast = 0): number {
     this.advance(event);
     const name = subjectOf(event);
@@ -199,7 +199,7 @@ export class HeldEvents {
     return subject.refusals;
   }
 
-  /** Events held back behind the accepted one are due at once. */
+  /** Removes an accepted event. Events held back behind it are due at once. */
   accept(event: Event): void {
     this.advance(event);
     const name = subjectOf(event);
@@ -218,7 +218,7 @@ function subjectOf({ job, build }: Event): string {
 }
 
 /**
- * Thrown by a handler: run again then, without charging an attempt.
+ * Thrown by a handler to run the job again later, without charging an attempt.
  *
  * ```ts
  * if (response.status === 429) throw new RetryAfterError("30s", "the API is busy");

@@ -18,7 +18,7 @@ export const WAIT_REASONS = [
   "build-paused",
 ] as const;
 
-/** Why a job does not run. Of several reasons it is the one that an operator can do most about. */
+/** Why a job does not run. Of several reasons, it is the one that an operator can do most about. */
 export interface Explanation {
   state: JobState;
   reason: (typeof WAIT_REASONS)[number];
@@ -37,7 +37,6 @@ export const MAX_AHEAD = 10_000;
 export interface LimitFacts extends Usage {
   key: string;
   rule: LimitRule;
-  /** The job is parked at this limit. */
   isHere: boolean;
 }
 
@@ -47,16 +46,15 @@ export interface JobFacts {
   now: number;
   gate: "time" | "limit" | null;
   isPaused: boolean;
-  /** `expiresAt` null: the lock of an exclusive claim, which ends with it. */
+  /** The queue's lock. `expiresAt` is null for the lock of an exclusive claim, which ends with its claim. */
   lock: { holder: string; expiresAt: number | null } | null;
-  /** The ids of unfinished jobs that it waits for. */
   upstream: readonly string[];
   limits: readonly LimitFacts[];
   ahead: number;
   build: { id: string; pipeline: string; state: BuildState; approved: boolean } | null;
 }
 
-/** `worked`: the versions of the job that live processes announce. */
+/** Explains why a job does not run. `worked` has the versions of the job that live processes announce. */
 export function explain(facts: JobFacts, worked: readonly number[]): Explanation {
   const { job } = facts;
   if (isFinished(job.state)) return finished(job, facts.now);
@@ -141,7 +139,7 @@ function ofLock({ job, lock, now }: JobFacts): Held {
   return { reason: "locked", message: `${held} for another ${left}.`, until: expiresAt };
 }
 
-/** A ready job is held, too, where the starts before it have used up its limit: the next claim parks it. */
+/** Also explains a ready job if the starts before it use up its limit, because the next claim parks it. */
 function ofLimit({ job, gate, limits, now }: JobFacts): Held {
   const full = limits.find((limit) => countFree(limit.rule, limit, now) < 1);
   const limit = gate === "limit" ? (limits.find(({ isHere }) => isHere) ?? full) : full;
@@ -196,7 +194,6 @@ function rateText({ starts, per }: Rate): string {
   return unit === undefined ? `${starts} per ${durationText(per)}` : `${starts}/${unit}`;
 }
 
-/** "12s" becomes "12 s", "3m" becomes "3 min". */
 function spaced(text: string): string {
   return text.replace(/(\d)([a-z])$/, (_, digit: string, unit: string) => `${digit} ${unit === "m" ? "min" : unit}`);
 }

@@ -2,7 +2,7 @@ import { checkInstant, checkOneOf, describeValue, invalidOption, refuseUnknown }
 import { checkStorable } from "../text/text.ts";
 import { type Job, JOB_STATES, type JobState } from "./job.ts";
 
-/** Which jobs: those that match all of it. */
+/** Selects the jobs that match all of its parts. */
 export interface JobFilter {
   queue?: string;
   name?: string;
@@ -20,7 +20,6 @@ export interface JobFilter {
   finishedBefore?: Date | number;
 }
 
-/** A checked filter, with its times in milliseconds. */
 export interface JobSelection extends Omit<
   JobFilter,
   "state" | "createdAfter" | "createdBefore" | "finishedAfter" | "finishedBefore"
@@ -74,7 +73,7 @@ function isScalar(value: unknown): boolean {
   return value === null || typeof value === "string" || typeof value === "boolean" || Number.isFinite(value);
 }
 
-/** Whether a job that was read matches. The store narrows down by `textsOf`, which lets some through that do not. */
+/** Whether a job that was read matches. The store narrows the search by `textsOf`, which lets some jobs through that do not. */
 export function matchesTexts({ tag, error, input = {} }: JobSelection, job: Job): boolean {
   if (tag !== undefined && !(job.tags ?? []).includes(tag)) return false;
   if (error !== undefined && !hasError(job, error.toLowerCase())) return false;
@@ -86,7 +85,7 @@ function hasError({ error }: Job, text: string): boolean {
   return [error.name, error.code, error.message].some((part) => part?.toLowerCase().includes(text));
 }
 
-/** A property's name may contain dots, so each way to split the path counts. */
+/** Tries each way to split the path, because a property's name may contain dots. */
 function hasValue(value: unknown, path: string, expected: unknown): boolean {
   if (typeof value !== "object" || value === null) return false;
   if (Object.hasOwn(value, path) && (value as Record<string, unknown>)[path] === expected) return true;
@@ -98,26 +97,26 @@ function hasValue(value: unknown, path: string, expected: unknown): boolean {
   return false;
 }
 
-/** Texts that the stored JSON of every matching job contains; those of `error` in lower case. */
+/** Returns texts that the stored JSON of every matching job contains. Those of `error` are in lower case. */
 export function textsOf({ tag, error, input = {} }: JobSelection): { meta: string[]; error: string[]; input: string[] } {
   return {
     meta: tag === undefined ? [] : [JSON.stringify(tag)],
     error: error === undefined ? [] : [longestPlainRun(error).toLowerCase()],
     input: Object.entries(input).map(([path, value]) => {
       const name = path.slice(path.lastIndexOf(".") + 1);
-      // An item of an array has no name. Of a property's name, the part behind its last dot is enough. Zero may be `-0`.
+      // An item of an array has no name. A name's part behind its last dot is enough. Zero may be stored as `-0`.
       const before = /^\d+$/.test(name) ? "" : `${JSON.stringify(name).slice(1)}:`;
       return before + (value === 0 ? "" : JSON.stringify(value));
     }),
   };
 }
 
-/** Databases differ in the lower case of other letters, and JSON escapes quotes, backslashes and control characters. */
+/** Returns the longest run without characters that JSON escapes, or whose lower case differs between databases. */
 function longestPlainRun(text: string): string {
   return (text.match(/[ !#-[\]-~]+/g) ?? [""]).reduce((longest, run) => (run.length > longest.length ? run : longest));
 }
 
-/** `user.id=7` as a path and its value: a JSON number, boolean, null or string, or else the text itself. Null: it is no pair. */
+/** Parses `user.id=7` into a path and a value: a JSON number, boolean, null or string, or else the text itself. */
 export function parseInputPair(text: string): [path: string, value: string | number | boolean | null] | null {
   const at = text.indexOf("=");
   if (at < 1) return null;

@@ -4,7 +4,7 @@ export type JobState = "waiting" | "pending" | "running" | "succeeded" | "failed
 
 export type JobMove = "unblock" | "claim" | "succeed" | "fail" | "give-back" | "quarantine" | "cancel" | "retry";
 
-/** Stores guard each write by these states; a test compares them with the SQL CHECK and with docs/state-machine.md. */
+/** The moves of a job. Stores guard each write by them; a test compares them with the SQL CHECK and docs/state-machine.md. */
 export const JOB_MOVES: Record<JobMove, { from: readonly JobState[]; to: JobState }> = {
   unblock: { from: ["waiting"], to: "pending" },
   claim: { from: ["pending"], to: "running" },
@@ -38,7 +38,6 @@ export function mayMove(move: JobMove, from: JobState): boolean {
   return JOB_MOVES[move].from.includes(from);
 }
 
-/** What went wrong, as it is stored and shown. */
 export interface JobError {
   name: string;
   message: string;
@@ -65,9 +64,9 @@ export interface Job<In = unknown, Out = unknown> {
   runAt: number;
   startedAt?: number;
   finishedAt?: number;
-  /** Of a running job: the name that its claim was given, else the worker's host and pid. */
+  /** Name that the claim of a running job was given, else the worker's host and pid. */
   worker?: string;
-  /** Of a running job: where its process runs; not of a claim by hand that no process renews. */
+  /** Host of a running job's process. A claim by hand that no process renews has none. */
   host?: string;
   pid?: number;
   leaseExpiresAt?: number;
@@ -85,7 +84,7 @@ const MAX_NAME_BYTES = 1024;
 const MAX_MESSAGE_BYTES = 24 * 1024;
 const MAX_STACK_BYTES = MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 2 * MAX_NAME_BYTES;
 
-/** Handlers throw anything: no getter or proxy of theirs may crash the worker. */
+/** Describes anything that a handler throws. No getter or proxy of the thrown value may crash the worker. */
 export function toJobError(thrown: unknown): JobError {
   try {
     return capError(thrown instanceof Error ? describe(thrown) : { name: "Error", message: describeThrown(thrown) });
@@ -102,12 +101,12 @@ function describe(thrown: Error): JobError {
   return error;
 }
 
-/** A response body of megabytes in an error's message must not fill the database. The frames of the stack are kept. */
+/** Shortens an error: a response body of megabytes in a message must not fill the database. The stack's frames are kept. */
 function capError({ name, message, code, stack }: JobError): JobError {
   const capped: JobError = { name: capText(name, MAX_NAME_BYTES), message: capText(message, MAX_MESSAGE_BYTES) };
   if (code !== undefined) capped.code = capText(code, MAX_NAME_BYTES);
   if (stack !== undefined) {
-    // The stack repeats name and message. Shorten those first: then frames are cut only if there are too many of them.
+    // The stack repeats name and message. With those shortened, frames are cut only if there are too many of them.
     const header = `${name}: ${message}`;
     const frames = stack.startsWith(header) ? `${capped.name}: ${capped.message}${stack.slice(header.length)}` : stack;
     capped.stack = capText(frames, MAX_STACK_BYTES);
@@ -119,7 +118,7 @@ function capText(text: string, maxBytes: number): string {
   if (text.length <= maxBytes / 3 || Buffer.byteLength(text) <= maxBytes) return text;
   const note = `… (cut, ${text.length} characters in all)`;
   const kept = Buffer.from(text.slice(0, maxBytes)).subarray(0, maxBytes - Buffer.byteLength(note));
-  // A character cut in half decodes to a replacement character of three bytes: drop it.
+  // Drop the replacement character of three bytes that stands for a character cut in half.
   return `${kept.toString("utf8").replace(/\ufffd$/, "")}${note}`;
 }
 
@@ -163,7 +162,7 @@ export interface CommitTx {
 /** Writes the user's own rows in the transaction that records the success, or not at all; synchronous on SQLite. */
 export type CommitRows = (tx: CommitTx) => void | Promise<void>;
 
-/** Changes of a target's bytes during processing. A file that keeps changing is given up: each run may cost money. */
+/** How often a target's bytes changed during processing. A file that keeps changing is given up: each run may cost money. */
 export interface FileChurn {
   times: number;
   waited: boolean;
@@ -171,7 +170,7 @@ export interface FileChurn {
 
 const MAX_FILE_CHANGES = 5;
 
-/** Each further wait is four times as long: 250 ms, 1 s, 4 s, 16 s. */
+/** The first wait. Each further one is four times as long: 250 ms, 1 s, 4 s, 16 s. */
 const FIRST_CHANGE_WAIT_MS = 250;
 
 export const NO_CHURN: FileChurn = { times: 0, waited: false };

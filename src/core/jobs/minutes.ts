@@ -2,13 +2,11 @@
 export const BUCKET_BOUNDS_MS = [5, 25, 100, 500, 1_000, 5_000, 15_000, 60_000, 300_000, 1_800_000, 7_200_000] as const;
 const BUCKETS = BUCKET_BOUNDS_MS.length + 1;
 
-/** What ended in one minute in a queue. Times are milliseconds. */
 export interface MinuteCounts {
   succeeded: number;
-  /** Ended as failed or quarantined. */
   failed: number;
   retried: number;
-  /** From when jobs could start, after a delay and the jobs before them, to their first start. */
+  /** Sum of the waits, from when a job could start (after its delay and the jobs before it) to its first start. */
   waitMs: number;
   waits: number[];
   runMs: number;
@@ -17,11 +15,11 @@ export interface MinuteCounts {
 
 export interface QueueMinute extends MinuteCounts {
   queue: string;
-  /** Minutes since 1970; 0: all minutes ever. */
+  /** Minutes since 1970; 0 for the sum of all minutes ever. */
   minute: number;
 }
 
-/** One attempt that has ended. `waitMs` is null for later attempts of a job. */
+/** One attempt that has ended. `waitMs` is null unless it is the job's first attempt. */
 export interface EndedAttempt {
   end: "succeeded" | "failed" | "retried";
   waitMs: number | null;

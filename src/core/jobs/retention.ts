@@ -41,7 +41,7 @@ export function findExcess({ set, lanes, finished, unlisted }: Kept, now: number
       const kept = keep[state];
       if (kept === undefined) continue;
       const total = ids.reduce((sum, lane) => sum + (counts.get(`${lane} ${state}`) ?? 0), 0);
-      // As long as older jobs may be missing from the list, its oldest are not the surplus ones.
+      // While older jobs may be missing from the list, its oldest jobs are not the surplus ones.
       const excess = excessOf(kept, unlisted.has(name) ? 0 : total, now, leastAge);
       if (excess.count > 0 || excess.ageBefore !== null) found.push({ lanes: ids, state, ...excess });
     }
@@ -52,18 +52,18 @@ export function findExcess({ set, lanes, finished, unlisted }: Kept, now: number
 function excessOf({ age, count }: Keep, total: number, now: number, leastAge: number): Omit<Excess, "lanes" | "state"> {
   return {
     count: count === undefined ? 0 : Math.max(0, total - count),
-    // Without regard to the clock, which may have been set back since they finished.
+    // Ignore the clock, which may have been set back since the jobs finished.
     countBefore: leastAge === 0 ? Number.MAX_SAFE_INTEGER : now - leastAge + 1,
     ageBefore: age === undefined ? null : now - Math.max(age, leastAge),
   };
 }
 
-/** Both are the oldest jobs, so one list contains the other. */
+/** Returns the longer list. Both have the oldest jobs, so it contains the other. */
 export function longerList<T>(tooMany: readonly T[], tooOld: readonly T[]): readonly T[] {
   return tooMany.length > tooOld.length ? tooMany : tooOld;
 }
 
-/** Whether to make another step. A listed job that stays (it was retried since) says nothing about those behind it. */
+/** Whether to make another step. A listed job that stays because it was retried says nothing about the jobs behind it. */
 export function needsAnotherStep(step: { listing: boolean; taken: number; removed: number; limit: number }): boolean {
   return step.listing || step.taken === step.limit || step.removed < step.taken;
 }

@@ -1,6 +1,6 @@
 import type { JobError, JobState } from "./job.ts";
 
-/** A job's settings for failures. Stored with the job: the process that reclaims it may not have its definition. */
+/** A job's settings for failures. Stored with the job, because the process that reclaims it may not have its definition. */
 export interface Policy {
   attempts: number;
   backoff: "exponential" | "fixed";
@@ -11,7 +11,7 @@ export interface Policy {
   timeout: number;
 }
 
-/** `attempt` counts starts that were not given back; a stall counts as a crash. */
+/** A job's failures so far. `attempt` counts starts that were not given back; a stall counts as a crash. */
 export interface History {
   attempt: number;
   errors: number;
@@ -31,7 +31,7 @@ export type Outcome =
   | { kind: "stalled" }
   | { kind: "crashed" };
 
-/** What the store writes; `delay` counts from its own now. */
+/** What the store writes. `delay` counts from the store's own now. */
 export interface Next {
   state: Exclude<JobState, "waiting" | "running" | "cancelled">;
   delay: number;
@@ -40,7 +40,7 @@ export interface Next {
   crashes: number;
   error: JobError | null;
   dropCheckpoint: boolean;
-  /** Set by the store: it is cancelled instead, because a newer job with its key takes its place. */
+  /** Set by the store if the job is cancelled instead, because a newer job with its key takes its place. */
   replaced?: boolean;
 }
 
@@ -62,7 +62,7 @@ export function decide(history: History, policy: Policy, outcome: Outcome, rando
     case "interrupted":
       return interrupted({ ...history, attempt: history.attempt - 1 }, policy, 0);
     case "stalled":
-      // Beyond the limit, not at it: the first stall may be a suspended process, and never ends the job.
+      // A stall ends the job only beyond the limit, not at it, because the first stall may be a suspended process.
       return afterCrash(history, policy, { limit: policy.crashes + 1, error: stallError, random });
     case "crashed":
       return afterCrash(history, policy, { limit: policy.crashes, error: crashError, random });
@@ -73,12 +73,11 @@ export function isDelayed({ state, delay }: Next): boolean {
   return state === "pending" && delay > 0;
 }
 
-/** A job whose handler was not called returns its token to the rate. */
+/** Whether the handler was called. If it was not, the job returns its token to the rate. */
 export function hasBegun({ kind }: Outcome): boolean {
   return kind !== "released";
 }
 
-/** How many jobs were reclaimed, and how many of them are not pending again. */
 export interface Reclaimed {
   entries: number;
   quarantined: number;
@@ -119,7 +118,7 @@ interface Quarantine {
 function afterCrash(history: History, policy: Policy, { limit, error, random }: Quarantine): Next {
   const crashes = history.crashes + 1;
   if (crashes >= limit) return next(history, "quarantined", { crashes, error: error(crashes, limit) });
-  // The first crash may be a neighbour's fault, so it costs no time; from the second on the job waits.
+  // The first crash may be a neighbour's fault, so it causes no delay. From the second crash on the job waits.
   return interrupted({ ...history, crashes }, policy, crashes === 1 ? 0 : backoff(policy, crashes - 1, random));
 }
 
@@ -137,7 +136,7 @@ function next(history: History, state: Next["state"], rest: Partial<Next>): Next
   return { delay: 0, error: null, dropCheckpoint: false, ...history, ...rest, state };
 }
 
-/** Exponential with jitter over its upper half, so that jobs that failed together do not come back together. */
+/** Returns the delay of a retry. Its upper half has jitter, so that jobs that failed together do not come back together. */
 export function backoff(policy: Policy, failures: number, random: number): number {
   if (policy.backoff === "fixed") return policy.delay;
   const full = Math.min(policy.maxDelay, policy.delay * 2 ** Math.min(failures - 1, 40));

@@ -90,7 +90,6 @@ interface Issue {
 }
 type Result = { value: unknown; issues?: undefined } | { issues: readonly Issue[] };
 
-/** Returns a promise only if the schema is asynchronous. */
 export function parse(schema: StandardSchema, value: unknown, what: string): unknown {
   const result = schema["~standard"].validate(value);
   if (result instanceof Promise) return result.then((late) => acceptedValue(late as Result, what));

@@ -2,14 +2,14 @@ import { Cron } from "croner";
 import { HoldfastError } from "../text/errors.ts";
 import { describeValue } from "../text/options.ts";
 
-/** What is enqueued when. */
+/** A job that is enqueued at each tick of a cron pattern. */
 export interface Schedule {
   key: string;
   job: string;
   cron: string;
   timezone: string;
   paused: boolean;
-  /** The tick that last made a job, or when it was last triggered. */
+  /** The tick that last made a job, or the time of the last trigger. */
   lastAt?: number;
   nextAt: number;
 }
@@ -20,7 +20,7 @@ export interface ScheduleRule {
   cron: string;
   timezone: string;
   missed: Missed;
-  /** How late a missed tick may still run; null: no bound, or a day for "all". */
+  /** How late a missed tick may still run: null for no bound, or a day for "all". */
   within: number | null;
   nextAt: number;
 }
@@ -30,7 +30,7 @@ export interface Due {
   nextAt: number;
 }
 
-/** A tick is on time for this long: a busy process, or the second in which a worker is restarted, misses nothing. */
+/** How long a tick counts as on time, so that a busy process or a restart of a worker misses nothing. */
 export const ON_TIME_MS = 10_000;
 /** Each tick costs some dozen microseconds on the main thread. */
 export const MAX_TICKS = 250;
@@ -38,7 +38,7 @@ const DAY_MS = 86_400_000;
 const SECOND_MS = 1_000;
 const NEVER = 8.64e15;
 
-/** Null: none is due. Ticks on time always run; for "once", a tick on time stands in for those missed before it. */
+/** Returns what is due, or null. Ticks on time always run; for "once", a tick on time stands in for those missed before it. */
 export function dueTicks(rule: ScheduleRule, now: number): Due | null {
   if (rule.nextAt > now) return null;
   const next = pattern(rule.cron, rule.timezone);
@@ -56,7 +56,7 @@ export function dueTicks(rule: ScheduleRule, now: number): Due | null {
   return { fire, nextAt: tick };
 }
 
-/** Without `overlap`, no tick becomes a job while the last one is unfinished, and never more than one does. */
+/** Returns the ticks that become jobs. Without `overlap`, at most one does, and none while the last job is unfinished. */
 export function ticksToFire(fire: readonly number[], overlap: boolean, isUnfinished: () => boolean): readonly number[] {
   if (overlap) return fire;
   return isUnfinished() ? [] : fire.slice(0, 1);
@@ -68,7 +68,6 @@ export function nextTick(cron: string, timezone: string, after: number): number 
   throw new HoldfastError("CRON_INVALID", `The pattern "${cron}" matches no date.`, "Give a pattern with a day that exists.");
 }
 
-/** The next ticks, `nextAt` first; fewer if the pattern matches no further date. */
 export function nextTicks(
   { cron, timezone, nextAt }: Pick<ScheduleRule, "cron" | "timezone" | "nextAt">,
   count: number,
@@ -119,7 +118,7 @@ function isZone(name: string): boolean {
   }
 }
 
-/** One pattern per listed time ("0 2,14 * * *"): croner would count elapsed hours, so that 2:00 came twice in autumn. */
+/** Uses one pattern per listed time ("0 2,14 * * *"): croner would count elapsed hours, so that 2:00 came twice in autumn. */
 function pattern(cron: string, timezone: string): Next {
   const crons = timesOfDay(cron).map((one) => new Cron(one, { timezone }));
   return (after) => {
@@ -145,12 +144,12 @@ function atOrAfter(next: Next, instant: number): number {
   return next(Math.ceil(instant / SECOND_MS) * SECOND_MS - SECOND_MS);
 }
 
-/** Bisects: a schedule of every second without a worker for a year has thirty million ticks. */
+/** Bisects, because a schedule of every second has thirty million ticks in a year without a worker. */
 function newestDue(next: Next, first: number, now: number): number {
   if (next(first) > now) return first;
   let step = SECOND_MS;
   while (now - step > first && next(now - step) > now) step *= 2;
-  // A tick follows `low` in time, none follows `high`.
+  // There is a tick after `low` that is due, and none after `high`.
   let low = Math.max(first, now - step);
   let high = now;
   while (high - low > SECOND_MS) {

@@ -2,7 +2,6 @@ import { byClaimOrder } from "../jobs/job.ts";
 import type { JobKey } from "../text/ids.ts";
 import type { Usage } from "./limit.ts";
 
-/** So many parked jobs of a usage stay in memory after an operation. */
 const MAX_KNOWN_PARKED = 32;
 
 export interface JobPosition {
@@ -12,7 +11,7 @@ export interface JobPosition {
 
 /** A row of `counters`: the use of one limit under one key by the jobs of one lane. */
 export interface UsageRow {
-  /** 0 until the store gives one, before it writes the row. */
+  /** 0 until the store assigns an id, before it writes the row. */
   id: number;
   readonly rule: number;
   readonly key: string;
@@ -31,7 +30,7 @@ export interface UsageRow {
   due_at: number | null;
 }
 
-/** A row of `parked`. `limits`: all limits of the job, if it has more than this one. */
+/** A row of `parked`. `limits` has all limits of the job if it has more than this one. */
 export interface ParkedRow {
   counter: number;
   priority: number;
@@ -47,7 +46,7 @@ export interface LaneUsage extends UsageRow {
   readonly counter: Counter;
   isStored: boolean;
   isChanged: boolean;
-  /** The first parked jobs in claim order. There are others if `parked` is greater than their number. */
+  /** The first parked jobs in claim order. If `parked` is greater than their number, there are others. */
   first: ParkedJob[];
 }
 

@@ -37,7 +37,7 @@ export interface LimitedJob extends JobPosition {
   limits: string;
 }
 
-/** Where the rows have a parked job, and where it is parked by now. */
+/** A parked job: where the rows have it, and where it is parked by now. */
 interface Move {
   job: ParkedJob;
   from: LaneUsage | null;
@@ -60,8 +60,8 @@ export interface LimitChanges extends LimitMoves {
   lanes: Set<number>;
 }
 
-// Limits over all workers. A pending job passes its limits in order, or is parked outside the index that claims read. The store
-// loads an operation's counters, calls `refill` and loads parked jobs until no usage wants any, and writes the changes.
+// Enforces limits over all workers. A pending job passes its limits in order, or is parked outside the index that claims read.
+// The store loads an operation's counters, calls `refill` and loads parked jobs until no usage wants any, and writes the changes.
 export class LimitGate {
   now = 0;
   readonly #ruleOf: (id: number) => LimitRule;
@@ -118,7 +118,6 @@ export class LimitGate {
     this.#unchecked.add(usage.counter);
   }
 
-  /** Forgets the counters of some rules, which the operation does not use. */
   forgetRules(isForgotten: (rule: number) => boolean): void {
     for (const rule of this.#counters.keys()) if (isForgotten(rule)) this.#counters.delete(rule);
     this.#byText.clear();
@@ -153,7 +152,7 @@ export class LimitGate {
     return "held";
   }
 
-  /** `began`: false returns the job's token to the rate. */
+  /** Frees the slots of a job that runs no more. If it never began, its token returns to the rate. */
   finish(lane: number, limits: string, began: boolean): void {
     for (const counter of this.#countersOf(limits)) {
       countEnd(this.#ruleOf(counter.rule), counter, began);
@@ -164,14 +163,14 @@ export class LimitGate {
     }
   }
 
-  /** Where a job may be parked, if only the rows tell. */
+  /** Returns where a job may be parked. The list is empty if memory tells. */
   placesOf({ key, lane, limits }: LimitedJob): UsageRow[] {
     const counters = this.#countersOf(limits);
     if (counters.length === 1 || this.#moves.has(key)) return [];
     return counters.map((counter) => this.#usage(counter, lane));
   }
 
-  /** Removes a pending job that was never started. `gate`: the gate in its row. `place`: where the rows have it parked. */
+  /** Removes a pending job that was never started. `gate` is the gate in its row, and `place` where the rows have it parked. */
   withdraw(job: LimitedJob, gate: string | null, place?: UsageRow): void {
     if (gate === "time") return;
     const counters = this.#countersOf(job.limits);
@@ -192,7 +191,7 @@ export class LimitGate {
   /** Lets parked jobs pass where slots are free. Returns the usages that need parked jobs loaded, and how many. */
   refill(): Map<LaneUsage, number> {
     const wanted = new Map<LaneUsage, number>();
-    // A job that passes here may be parked at a later limit, or have waited there: the set grows while it is read.
+    // A job that passes here may be parked at a later limit, or have waited there, so the set grows during the loop.
     for (const counter of this.#unchecked) {
       this.#unchecked.delete(counter);
       const window = readyWindow(this.#free(counter));
@@ -201,7 +200,7 @@ export class LimitGate {
     return wanted;
   }
 
-  /** Usages that need an id before `takeMoves` and `takeChanges`. */
+  /** Returns the usages that need an id before `takeMoves` and `takeChanges`. */
   takeUnnamed(): UsageRow[] {
     const unnamed = this.#unnamed;
     if (unnamed.length > 0) this.#unnamed = [];
@@ -219,7 +218,7 @@ export class LimitGate {
     return moves;
   }
 
-  /** Ends each operation, after `refill`: what the store must write. Null: nothing was used. */
+  /** Ends each operation, after `refill`. Returns what the store must write, or null if nothing was used. */
   takeChanges(): LimitChanges | null {
     if (this.#used.size === 0) return null;
     const changes: LimitChanges = {
@@ -245,7 +244,7 @@ export class LimitGate {
       const usage = this.#usage(counter, job.lane);
       const isOpen = usage.parked === 0 && usage.beyond < MAX_READY_JOBS && countReady(usage) < readyWindow(this.#free(counter));
       if (!isOpen) {
-        // Where it must not wait behind the ready jobs, `refill` lets it pass.
+        // If the job must not wait behind the ready jobs, `refill` lets it pass.
         this.#park(usage, toParked(job, counters));
         for (const before of counters.slice(from, i)) this.#countBeyond(before, job.lane, 1);
         return false;
@@ -320,7 +319,7 @@ export class LimitGate {
   }
 
   #takeRows(counter: Counter, { added, saved, removed, lanes }: LimitChanges): void {
-    // Idle usages are deleted, or every key ever used would stay.
+    // Idle usages are deleted, because otherwise every key ever used would stay.
     const isOver = (usage: LaneUsage) => isIdle(usage) && usage.bucket <= this.now;
     let over = 0;
     for (const usage of counter.usages) {
@@ -340,11 +339,11 @@ export class LimitGate {
     }
     if (over === 0) return;
     counter.usages = over === counter.usages.length ? [] : counter.usages.filter((usage) => !isOver(usage));
-    // The rate's state is deleted too, also if the clock is then set back.
+    // The state of the rate is deleted with its usages, even if the clock is set back later.
     counter.bucket = counter.usages.reduce((latest, { bucket }) => Math.max(latest, bucket), 0);
   }
 
-  /** When the rate has a token for one more job to pass, or to join the passed jobs if it comes before them in claim order. */
+  /** When the rate has a token for the first parked job, which passes, or joins passed jobs that it precedes in claim order. */
   #opensAt(counter: Counter, usage: LaneUsage): number | null {
     const rule = this.#ruleOf(counter.rule);
     if (rule.rate === null) return null;
@@ -354,7 +353,6 @@ export class LimitGate {
     return opensAt(rule, counter, this.now, joins ? Math.min(ready, this.#free(counter)) : ready);
   }
 
-  /** The counters of a job, narrow to wide. */
   #countersOf(limits: string): readonly Counter[] {
     let counters = this.#byText.get(limits);
     if (counters === undefined) {
@@ -369,7 +367,7 @@ export class LimitGate {
     this.#used.add(counter);
     this.#unchecked.add(counter);
     if (counter.bucket <= this.now) return;
-    // Stored, or the bucket would be too full again and again after the clock was set back.
+    // Store the cap, or the bucket would be too full again and again after the clock was set back.
     counter.bucket = capBucket(this.#ruleOf(counter.rule), counter.bucket, this.now);
     lowerBuckets(counter);
   }

@@ -16,11 +16,11 @@ export interface LimitRule {
 
 export interface Usage {
   running: number;
-  /** Wall time in milliseconds, with fractions, until which the rate is used up; the past means unused. */
+  /** Wall time in milliseconds, with fractions, until which the rate is used up. A time in the past means unused. */
   bucket: number;
 }
 
-/** At most this many jobs of one key are ready per lane: a million jobs of one key do not slow the claims of others. */
+/** Jobs of one key that are ready per lane at most, so that a million jobs of one key do not slow the claims of others. */
 export const MAX_READY_JOBS = 100;
 
 const UNIT_MS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
@@ -63,7 +63,7 @@ export function countEnd(rule: LimitRule, usage: Usage, began: boolean): void {
   if (rule.rate !== null && !began) usage.bucket -= msPerStart(rule.rate);
 }
 
-/** When the rate has a token for one more than the ready jobs; null: something else holds the job. */
+/** Returns when the rate has a token for one more than the ready jobs, or null if something else holds the job. */
 export function opensAt(rule: LimitRule, usage: Usage, now: number, ready = 0): number | null {
   if (rule.rate === null || freeTokens(rule.rate, usage.bucket, now) > ready) return null;
   const { starts } = rule.rate;
@@ -72,7 +72,7 @@ export function opensAt(rule: LimitRule, usage: Usage, now: number, ready = 0): 
   return Math.ceil(clampBucket(rule.rate, usage.bucket, now) - refillMs(rule.rate) + (ready + 1) * msPerStart(rule.rate));
 }
 
-/** After the clock was set back, a bucket must not be fuller than full. */
+/** Caps a bucket, which must not be fuller than full after the clock was set back. */
 export function capBucket(rule: LimitRule, bucket: number, now: number): number {
   return rule.rate === null ? Math.min(bucket, now) : Math.min(bucket, now + refillMs(rule.rate));
 }
@@ -89,7 +89,7 @@ function clampBucket(rate: Rate, bucket: number, now: number): number {
   return Math.min(Math.max(bucket, now), now + refillMs(rate));
 }
 
-/** In 1,024ths, which doubles hold exactly. Rounds down, so that starts return in time; up if that raised the rate. */
+/** Counts in 1,024ths, which doubles hold exactly. Rounds down so that starts return in time, and up if that raised the rate. */
 function msPerStart({ starts, per }: Rate): number {
   const exact = (per * 1_024) / starts;
   return (exact < 1_024 ? Math.ceil(exact) : Math.floor(exact)) / 1_024;

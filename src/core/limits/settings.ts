@@ -7,10 +7,9 @@ import { refillMs, type LimitRule } from "./limit.ts";
 export interface Declaration {
   queue: string;
   name: string;
-  /** From an older process: applies only where no newer process has declared anything. */
+  /** Set for an older process, whose declaration applies only if no newer process has declared anything. */
   old?: boolean;
   settings?: QueueSettings;
-  /** In the order in which a job passes them: narrow to wide. */
   limits: readonly LimitRule[];
 }
 
@@ -19,7 +18,7 @@ export interface SetQueue extends QueueSettings {
   paused: boolean;
 }
 
-/** `job` is "" for a limit of the whole queue. */
+/** A stored limit. `job` is "" for a limit of the whole queue. */
 export interface SetRule {
   id: number;
   queue: string;
@@ -87,14 +86,14 @@ export const NO_SETTINGS = new SettingsView([], []);
 const NONE: readonly number[] = [];
 const UNLIMITED: LimitRule = { of: "job", position: 0, keyed: false, concurrency: null, rate: null };
 
-/** False for a rule that its definition no longer has. */
+/** Whether the rule still limits anything. A rule that its definition no longer has does not. */
 function isInForce({ concurrency, rate }: LimitRule): boolean {
   return concurrency !== null || rate !== null;
 }
 
 /** What a store writes for a declaration. It then rechecks the counters of changed and dropped rules. */
 export type SettingsChange =
-  /** Jobs that finished before are backfilled from the first on. `keep` null: all are kept. */
+  /** Jobs that finished before are backfilled from the first on. If `keep` is null, all jobs are kept. */
   | { kind: "set-queue"; name: string; events: boolean; keep: QueueSettings["keep"] | null; attempts?: number }
   | { kind: "add-rule"; at: number; queue: string; job: string; rule: LimitRule }
   | { kind: "set-rule"; id: number; rule: LimitRule }
@@ -159,9 +158,9 @@ function dropRules(view: SettingsView, changes: SettingsChange[], queue: string,
   }
 }
 
-/** After its commit a declaration is not written again: a newer process may have declared something else. */
+/** Remembers declarations. A committed one is not written again, because a newer process may have declared something else. */
 export class DeclarationCache {
-  /** False for a user's transaction: whether it commits is never known. */
+  /** False for a user's transaction, because this process never learns whether it commits. */
   readonly #canDeclare: boolean;
   readonly #committed = new WeakSet<Declaration>();
   #uncommitted: Declaration[] = [];

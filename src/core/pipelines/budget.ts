@@ -42,11 +42,11 @@ export function meanCost({ attempts, spent }: CostHistory): Amount | null {
 
 type BudgetVerdict =
   | { kind: "start" }
-  /** No room beside the reservations, but attempts in flight may cost less than estimated. */
+  /** There is no room beside the reservations, but attempts in flight may cost less than estimated. */
   | { kind: "wait" }
   | { kind: "pause"; reason: "budget_precheck_block" | "budget_exceeded"; unit: Unit };
 
-/** Whether an attempt may start. It pauses no build while reservations alone are in its way: they may cost less. */
+/** Judges whether an attempt may start. Reservations alone pause no build, because they may cost less. */
 export function judgeStart(ledger: Ledger, estimate: Amount): BudgetVerdict {
   const { budget, spent, reserved } = ledger;
   const over = UNITS.find((unit) => exceeds(spent[unit], budget[unit]));
@@ -80,11 +80,11 @@ export function settleReservation(ledger: Ledger, reserved: Amount, charge: Amou
 
 type CostReporter =
   | "holder"
-  /** A process that reclaimed the attempt; what was paid since the last report is unknown. */
+  /** A process that reclaimed the attempt. It does not know what was paid since the last report. */
   | "reclaimer"
   | "unstarted";
 
-/** A holder that reports a crash (of its child process) does not know the cost either. */
+/** Returns whose report of the cost counts. A holder that reports a crash of its child process does not know the cost either. */
 export function costReporterOf(outcome: Outcome, by: "holder" | "reclaimer"): CostReporter {
   if (outcome.kind === "released") return "unstarted";
   // The attempt was given up at its timeout and may not have reported a cost that it caused.
@@ -92,14 +92,14 @@ export function costReporterOf(outcome: Outcome, by: "holder" | "reclaimer"): Co
   return outcome.kind === "crashed" || outcome.kind === "stalled" ? "reclaimer" : by;
 }
 
-/** Attempts that were reclaimed, interrupted, or failed before they cost anything do not count. */
+/** Whether an attempt counts for the mean cost: not if it was reclaimed, interrupted, or failed before it cost anything. */
 export function countsForMean(outcome: Outcome, reporter: CostReporter, reported: Amount): boolean {
   if (reporter !== "holder") return false;
   if (outcome.kind === "succeeded") return true;
   return (outcome.kind === "error" || outcome.kind === "later") && reported.micros + reported.tokens > 0;
 }
 
-/** Failed attempts cost too; a crash costs at least its estimate, or crash loops would be free. */
+/** Returns an attempt's charge. Failed attempts cost, too; a crash costs at least its estimate, or crash loops would be free. */
 export function chargeOf(reporter: CostReporter, attempt: { reported: Amount; estimate: Amount }): Amount {
   switch (reporter) {
     case "holder":
@@ -111,7 +111,7 @@ export function chargeOf(reporter: CostReporter, attempt: { reported: Amount; es
   }
 }
 
-/** A new total; an absent part stays. It must have room for the refused work, or the build would pause again at once. */
+/** Returns a new total; an absent part stays. It must have room for the refused work, or the build would pause again at once. */
 export function approveBudget({ budget, spent }: Ledger, cost: unknown, refused: Amount): Budget {
   const given = toBudget(cost, "The new budget");
   if (given.micros === null && given.tokens === null) {
@@ -145,11 +145,11 @@ export const TOKEN_BYTES = 32;
 const TOKEN_PREFIX = "hft_";
 const TOKEN_PATTERN = new RegExp(`^${TOKEN_PREFIX}[A-Za-z0-9_-]{${Math.ceil((TOKEN_BYTES * 4) / 3)}}$`);
 
-/** Enough to recognize a token, and nothing that could be used as one. */
+/** What is stored of a token: enough to recognize it, and nothing that could be used as one. */
 export interface StoredToken {
   hash: string;
   build: string;
-  /** Number of the transition that paused the build: the token is for that pause only. */
+  /** Number of the transition that paused the build, because the token is for that pause only. */
   pause: number;
   mintedAt: number;
   expiresAt: number;
@@ -192,7 +192,7 @@ export type TokenRefusal =
 
 type TokenVerdict = { ok: true; used: StoredToken } | { ok: false; code: TokenRefusal };
 
-/** The store writes `used` with the approval if it is still unused: no token is used twice, or by a rejected approval. */
+/** Judges a token. The store writes `used` with the approval, so no token is used twice, or by a rejected approval. */
 export function judgeToken({ presented, stored, build, now }: PresentedToken): TokenVerdict {
   if (build.state !== "BUDGET_PAUSE") return refuse("BUILD_NOT_PAUSED");
   if (presented === undefined || presented === null || presented === "") return refuse("TOKEN_NEEDED");
@@ -272,7 +272,7 @@ export interface Cost {
   tokens?: number;
 }
 
-/** Whole millionths of a dollar, and whole tokens. */
+/** A cost in whole millionths of a dollar and whole tokens. */
 export interface Amount {
   micros: number;
   tokens: number;
@@ -284,10 +284,10 @@ export const UNITS = ["micros", "tokens"] as const;
 export type Unit = (typeof UNITS)[number];
 
 const MICROS_PER_USD = 1_000_000;
-/** Up to here a double in dollars holds each millionth. */
+/** The largest amount at which a double in dollars holds each millionth. */
 export const MAX_AMOUNT = 1_000_000_000_000_000;
 
-/** Rounds up: rounded down, a million calls of a tenth of a millionth would be free. */
+/** Converts a cost and rounds it up: rounded down, a million calls of a tenth of a millionth would be free. */
 export function toAmount(cost: unknown, what: string): Amount {
   const { usd = 0, tokens = 0 } = checkCost(cost, what);
   return { micros: roundUp(usd, MICROS_PER_USD), tokens: Math.ceil(tokens) };
@@ -324,7 +324,7 @@ export function spentText(spent: Required<Cost>, budget: Cost): string {
   return parts.join(", ");
 }
 
-/** Saturates: what was spent is spent, and a sum too large to count is still larger than every budget. */
+/** Adds and saturates: what was spent is spent, and a sum too large to count is still larger than every budget. */
 export function plus(a: Amount, b: Amount): Amount {
   return { micros: addCapped(a.micros, b.micros), tokens: addCapped(a.tokens, b.tokens) };
 }
@@ -375,7 +375,7 @@ function checkNumber(value: unknown, most: number, what: string): number {
   );
 }
 
-/** Rounds up in the shortest decimals of both: a product alone would make 1,100,001 of 1.1 × 1,000,000. */
+/** Rounds up in the shortest decimals of both, because a product alone would make 1,100,001 of 1.1 × 1,000,000. */
 function roundUp(value: number, parts: number): number {
   const near = Math.round(value * parts);
   return near / parts >= value ? near : near + 1;

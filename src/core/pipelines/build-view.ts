@@ -14,18 +14,18 @@ export interface Build {
   reason: string;
   budget: Cost;
   spent: Required<Cost>;
-  /** Of a paused build whose new budget was approved: its next run continues it. */
+  /** True if the new budget of a paused build was approved. The next run continues the build. */
   approved?: true;
-  /** Of a build that has just paused: resumes it, once. It is not stored. */
+  /** Token that resumes a build that has just paused. It works once, and is not stored. */
   token?: string;
   createdAt: number;
   finishedAt?: number;
   stages: Record<string, { ran: number; cached: number; failed: number; left: number }>;
-  /** The first 20. */
+  /** The first 20 errors. */
   errors: { stage: string; target: string; message: string }[];
 }
 
-/** `build.approved` and `build.token_minted`: by an operator, without a transition. */
+/** Events of builds. An operator causes `build.approved` and `build.token_minted`, which are no transitions. */
 export type BuildEventType = Exclude<Extract<EventType, `build.${string}`>, "build.token_refused">;
 
 export const EVENT_OF_MOVE: Record<BuildMove, BuildEventType> = {
@@ -52,7 +52,7 @@ export function buildMoveEvent(build: EventBuild, { move, from, to, reason, note
   return { type, transition, build: build.id, data: { ...eventData(build), from, to, reason, note } };
 }
 
-/** An action without a transition. Several may occur between two transitions; `unique` tells them apart. */
+/** Returns the event of an action without a transition. `unique` tells several actions between two transitions apart. */
 export function buildActionEvent(type: BuildEventType, build: EventBuild, unique: string): NewEvent {
   return { type, transition: buildTransition(type, build.id, build.seq, unique), build: build.id, data: eventData(build) };
 }
@@ -67,7 +67,7 @@ export interface Difference {
   after: unknown;
 }
 
-/** Every innermost part that differs, by its path from `part` on: `key.prompt`, `key.models[1]`. */
+/** Finds every innermost part that differs, with its path from `part` on: `key.prompt`, `key.models[1]`. */
 export function findDifferences(before: unknown, after: unknown, part: string): Difference[] {
   if (Array.isArray(before) && Array.isArray(after)) {
     const longer = before.length > after.length ? before : after;
@@ -107,7 +107,6 @@ interface WhyInput {
 
 export function explainRun({ ran, before, after, members = [], forced, failedBefore, edited }: WhyInput): Why {
   const changed = before === null ? [] : changedParts(before, after);
-  // The members say more than the hash over all of them.
   const parts = members.length === 0 ? changed : [...changed.filter(({ part }) => part !== "target.hash"), ...members];
   const warning = edited === true ? " Its code was edited, and its version was not raised." : "";
   return { ran, reason: say() + warning, parts };

@@ -12,9 +12,9 @@ export type BuildReason =
   /** The listing failed after its retries, so the targets are unknown. */
   | "source_failed"
   | "budget_refused"
-  /** Found at `open`: the orchestrator is dead. */
+  /** `open` found that the orchestrator is dead. */
   | "orphaned_at_startup"
-  /** Found by a live process: the orchestrator died, or its lock expired. */
+  /** A live process found that the orchestrator died, or that its lock expired. */
   | "orchestrator_lost"
   | "stopped"
   | "budget_precheck_block"
@@ -99,16 +99,15 @@ export interface MovingBuild {
   seq: number;
 }
 
-/** What the caller knows of the build; absent: false or unknown. */
+/** What the caller knows of the build. An absent condition is false or unknown. */
 export interface BuildConditions {
-  /** The writer holds the pipeline's orchestrator lock, with a valid token. */
   holdsLock?: boolean;
   samePipeline?: boolean;
-  /** A confirmation token was used for it, now or by an earlier approval, and the budget has room. */
+  /** A confirmation token was used, now or by an earlier approval, and the budget has room. */
   approved?: boolean;
   holderGone?: boolean;
   running?: number;
-  /** Work that has yet to run, without what can never run because something before it failed. */
+  /** Work that has yet to run, without work that can never run because something before it failed. */
   left?: number;
   failed?: number;
   tokenMinted?: boolean;
@@ -227,7 +226,7 @@ export function startsNothingNew({ failed, maxFailures, listing }: BuildProgress
   return listing === "failed" || (maxFailures !== null && failed > maxFailures);
 }
 
-/** Null: none yet. A build that is going to fail does not pause: more money would not help. */
+/** Returns the next move, or null. A build that is going to fail does not pause, because more money would not help. */
 export function nextBuildMove(progress: BuildProgress): WantedMove | null {
   const { listing, running, left, failed, blocked } = progress;
   if (startsNothingNew(progress)) {
@@ -239,7 +238,7 @@ export function nextBuildMove(progress: BuildProgress): WantedMove | null {
   return failed > 0 ? { move: "fail", reason: "targets_failed" } : { move: "succeed", reason: "all_targets_done" };
 }
 
-/** The move of a paused build whose last attempt in flight has ended: if nothing is left to pay for, no approval is needed. */
+/** Returns the move of a paused build after its last attempt. If nothing is left to pay for, no approval is needed. */
 export function nextPausedMove(progress: BuildProgress): WantedMove | null {
   const { listing, running, left, failed } = progress;
   if (running > 0 || failed === 0) return null;

@@ -14,7 +14,7 @@ type Run<C, Out> = (context: C) => Out | Promise<Out>;
 export interface Pipeline<T = unknown, In = unknown, Outs = unknown, All = unknown> {
   readonly name: string;
   readonly types?: { target: T; input: In; outs: Outs; all: All };
-  /** A step that each target goes through. With `match` the others pass by unchanged. */
+  /** Adds a step that each target goes through. With `match`, other targets pass by unchanged. */
   stage<const N extends string, M extends In, Out, U extends keyof Outs = never>(
     name: N,
     options: StageOptions<T, M> & { uses?: U[]; match: (target: T, input: In) => input is M },
@@ -35,7 +35,7 @@ export interface Pipeline<T = unknown, In = unknown, Outs = unknown, All = unkno
     options: StageOptions<T, In> & { uses?: U[] },
     run: Run<StageContext<T, In, Pick<Outs, U>>, Out>,
   ): Pipeline<T, Out, Outs & Record<N, Out>, All & Record<N, Out>>;
-  /** Makes many targets of each; the ids are the caller's. */
+  /** Makes many targets of each. The caller chooses their ids. */
   expand<const N extends string, V>(
     name: N,
     options: StageOptions<T, In>,
@@ -79,8 +79,8 @@ export interface PipelineDefinition {
 }
 
 /**
- * Defines a pipeline: a source of targets, and the stages that they go through. Each call answers a new value, so that
- * the beginning of one can be the beginning of several.
+ * Defines a pipeline: a source of targets, and the stages that they go through. Each call returns a new pipeline, so one
+ * beginning can serve several pipelines.
  *
  * ```ts
  * const docs = pipeline("docs", { budget: { usd: 5 } })
@@ -222,7 +222,7 @@ function checkModule(module: unknown, where: string): string {
   throw invalidOption(`\`module\` of ${where} must be a file URL.`, "Give import.meta.url.");
 }
 
-/** Stands for a function: whether there is one counts, its text does not. */
+/** Stands for a function in a description: whether there is one counts, but not its text. */
 export type FunctionMark = { function: true };
 
 export interface StageDescription extends Pick<StageDefinition, "name" | "kind" | "version" | "uses" | "reuse" | "partial"> {
@@ -233,12 +233,12 @@ export interface StageDescription extends Pick<StageDefinition, "name" | "kind" 
 
 export type SourceDescription = FilesSource | { kind: "items"; version: FunctionMark | null; cursor: FunctionMark | null };
 
-/** What must not change of a pipeline for a build to be resumed. How stages run (retries, limits, budget) may change. */
+/** Parts of a pipeline that must not change if a build is to be resumed. How stages run (retries, limits, budget) may change. */
 export interface PipelineDescription {
   name: string;
   source: SourceDescription;
   stages: readonly StageDescription[];
-  /** Hashes of the handlers' texts, by stage: a difference is only worth a warning. */
+  /** Hashes of the handlers' texts, by stage. A difference is only worth a warning. */
   code: Readonly<Record<string, string>>;
 }
 
@@ -253,12 +253,11 @@ export function describePipeline({ name, source, stages }: PipelineDefinition): 
   };
 }
 
-/** A build can be resumed with every pipeline of the same hash. */
+/** Returns the hash of a pipeline. A build can be resumed with every pipeline of the same hash. */
 export function pipelineHash({ name, source, stages }: PipelineDescription): string {
   return hash("sha256", canonicalJson(["holdfast.pipeline.1", name, source, stages], "pipeline"));
 }
 
-/** Empty exactly when the hashes are the same. */
 export function pipelineDifferences(before: PipelineDescription, after: PipelineDescription): string[] {
   const found: string[] = [];
   if (before.name !== after.name) found.push(`The pipeline is called "${after.name}", it was "${before.name}".`);

@@ -8,7 +8,7 @@ import { checkStorable } from "../text/text.ts";
 export interface Target {
   readonly id: string;
   readonly hash: string;
-  /** What it was expanded from. */
+  /** Target that this one was expanded from. */
   readonly parent?: Target;
 }
 
@@ -19,7 +19,7 @@ export interface FileTarget extends Target {
   stream(): Readable;
 }
 
-/** What finds targets. */
+/** Finds the targets of a pipeline. */
 export interface Source<T extends Target, In> {
   readonly types?: { target: T; input: In };
 }
@@ -55,8 +55,8 @@ export interface FilesOptions {
 }
 
 /**
- * Files are targets; their ids are their paths from the root. A glob without wildcards is a file, or a folder with all that
- * is in it; `*` and `**` match no names that begin with a dot, unless `dot` is true. Files that a `.gitignore` or `.holdfastignore` names are left out.
+ * Finds files as targets, with their paths from the root as ids. A glob without wildcards is a file, or a folder with its
+ * content. `*` and `**` skip names with a leading dot, unless `dot` is true. `.gitignore` and `.holdfastignore` leave files out.
  *
  * ```ts
  * pipeline("docs").source(files("docs/**\/*.md", { ignore: ["docs/drafts/**"] }))
@@ -95,8 +95,8 @@ export interface ItemsOptions<V> {
 }
 
 /**
- * Anything that can be listed. `version` says whether an item has changed; without it, the whole item does. With `cursor`
- * an interrupted listing continues after the last item that was stored.
+ * Finds items of any kind as targets. `version` says whether an item has changed; without it, the whole item counts. With
+ * `cursor`, an interrupted listing continues after the last item that was stored.
  *
  * ```ts
  * pipeline("mails").source(items((after) => mailsSince(after), { id: (mail) => mail.id, cursor: (mail) => mail.receivedAt }))
@@ -140,13 +140,13 @@ interface Wanted {
   given: string;
   glob: Glob;
   isMet: boolean;
-  /** Of the first few only: the search takes time. */
+  /** Set for the first few only, because the search takes time. */
   nearest: Nearest | null;
 }
 
 const MAX_HINTED = 10;
 
-/** The targets named in `only`, by ids or globs. Each must exist, or it was mistyped. */
+/** The targets that `only` names, by ids or globs. Each must exist, because a missing one was mistyped. */
 export class OnlyTargets {
   readonly #wanted: Wanted[];
   #missing: number;
@@ -174,7 +174,7 @@ export class OnlyTargets {
     let taken = this.isAll;
     for (const wanted of this.#wanted) {
       if (taken && wanted.isMet) continue;
-      // An id may look like a glob that does not match it.
+      // An id may look like a glob that does not match the id.
       if (wanted.given === id || wanted.glob.matches(id)) {
         taken = true;
         this.#markMet(wanted);

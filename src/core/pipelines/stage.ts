@@ -36,9 +36,9 @@ export interface StageOptions<T, In> extends RunOptions<In> {
 /** What a stage's handler gets. */
 export interface StageContext<T, In, Outs> extends JobContext<In> {
   target: T;
-  /** Of the earlier stages named in `uses`. */
+  /** Outputs of the earlier stages named in `uses`. */
   outputs: Outs;
-  /** Adds; charged even if the attempt then fails. */
+  /** Adds a cost. It is charged even if the attempt then fails. */
   cost(c: Cost): void;
   artifact(
     name: string,
@@ -62,7 +62,7 @@ export interface StageDefinition extends RunSettings {
   readonly by: ((target: unknown, output: unknown) => unknown) | null;
   readonly partial: boolean;
   readonly run: (context: never) => unknown;
-  /** Hash of the handler's text: edited code under an unchanged version is worth a warning. */
+  /** Hash of the handler's text. Edited code under an unchanged version is worth a warning. */
   readonly code: string;
 }
 
@@ -129,7 +129,7 @@ export function stageEstimate({ name, estimate }: StageDefinition, context: { ta
   );
 }
 
-/** Null: there is none, or it depends on the target. Throws for an invalid amount, before there is a target. */
+/** Returns the estimate if it is the same for all targets, else null. Throws for an invalid amount, before there is a target. */
 export function fixedEstimate({ name, estimate }: StageDefinition): Amount | null {
   if (estimate === null) return null;
   let cost: unknown;
@@ -243,18 +243,18 @@ export interface Enqueued<Out = unknown> {
 export interface JobContext<In> {
   input: In;
   id: string;
-  /** 1 for the first; starts that were given back do not count. */
+  /** 1 for the first attempt. Starts that were given back do not count. */
   attempt: number;
   scheduledFor: Date | null;
-  /** The same for every attempt of this job: hand it to outside services, so that what they do happens once. */
+  /** The same for every attempt of this job. Give it to outside services, so that what they do happens once. */
   idempotencyKey: string;
   log: Log;
   /** Aborts with a reason whose `code` is LEASE_LOST, CANCELLED, TIMEOUT or STOPPING; throwing `signal.reason` is right. */
   signal: AbortSignal;
-  /** Work in progress, for the next attempt. `load` gives undefined when nothing was saved. */
+  /** Work in progress, for the next attempt. `load` returns undefined if nothing was saved. */
   checkpoint: { load(): Promise<unknown>; save(value: unknown): Promise<void> };
   progress(fraction: number, message?: string): void;
-  /** Commits with this attempt's success, or not at all. */
+  /** Enqueues a job that commits with this attempt's success, or not at all. */
   enqueue<I>(def: JobDef<I>, input: NoInfer<I>, options?: EnqueueOptions): { id: string };
   /**
    * Writes rows of your own tables in the transaction that records this attempt's success. `run` is called after the handler
@@ -269,11 +269,11 @@ export interface JobContext<In> {
 
 export type Run<Parsed, Out> = (context: JobContext<Parsed>) => Out | Promise<Out>;
 
-/** A kind of job. What producers need is the definition; the handler may be given elsewhere. */
+/** A kind of job. Producers need only the definition; the handler may be given elsewhere. */
 export interface JobDef<In = unknown, Out = unknown, Parsed = unknown> {
   readonly name: string;
   readonly queue: string;
   readonly types?: { input: In; output: Out };
-  /** The same job with its handler: producers need not import it. */
+  /** Returns the same job with its handler, which producers need not import. */
   handle(run: Run<Parsed, Out>): JobDef<In, Out, Parsed>;
 }

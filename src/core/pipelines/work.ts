@@ -11,7 +11,7 @@ import type { Difference } from "./build-view.ts";
 
 const PIPELINE_PREFIX = "pipeline/";
 
-/** With `host`, only that host has the targets' files, and no other claims from the queue. */
+/** Returns the pipeline's queue. With `host`, only that host has the targets' files, and no other host claims from the queue. */
 export function pipelineQueue(pipeline: string, host: string | null): string {
   return host === null ? PIPELINE_PREFIX + pipeline : `${PIPELINE_PREFIX}${pipeline}@${host}`;
 }
@@ -24,7 +24,7 @@ export function stageJobName(pipeline: string, stage: string): string {
   return `${PIPELINE_PREFIX}${pipeline}/${stage}`;
 }
 
-/** No stage has an empty name. */
+/** Returns the name of a pipeline's listing job. No stage has an empty name. */
 export function listingJobName(pipeline: string): string {
   return stageJobName(pipeline, "");
 }
@@ -38,7 +38,7 @@ export function refusePipelineName(name: string, what: string): string {
   );
 }
 
-/** Another attempt may store the artifact again. */
+/** Returns the error for missing artifacts. A retry may help, because another attempt may store the artifact again. */
 export function artifactMissing(hashes: readonly string[]): HoldfastError {
   const [first, ...others] = hashes;
   return new HoldfastError(
@@ -65,7 +65,7 @@ export function cancelledItemError(): JobError {
   return { name: "CancelledError", code: "CANCELLED", message: "Its job was cancelled." };
 }
 
-/** Stages of the same targets. An expand ends its segment and makes the next one's targets; a gather begins its own. */
+/** Stages of the same targets. An expand ends its segment and makes the next one's targets; a gather begins its own segment. */
 export interface Segment<Stage = StageDefinition> {
   index: number;
   from: "source" | "expand" | "gather";
@@ -95,10 +95,10 @@ export function gatherSegment(segments: readonly Segment[], round: number): Segm
   return segments.find((segment) => segment.from === "gather" && segment.round === round);
 }
 
-/** Mark of a target that is gone, kept until its results are removed. */
+/** Marks a target that is gone. It is kept until its results are removed. */
 export const GONE_MARK = "gone";
 
-/** Hash of what a segment's results depend on besides the content. Null if that needs a call of a user's function. */
+/** Hashes what a segment's results depend on besides the content. Returns null if that needs a call of a user's function. */
 export function doneMark({ stages, gather }: Segment, inherited: CompletedStages): string | null {
   const asks = stages.some(({ key, match }) => typeof key === "function" || typeof match === "function");
   if (asks || (gather !== null && gather.by !== null)) return null;
@@ -109,11 +109,11 @@ export function doneMark({ stages, gather }: Segment, inherited: CompletedStages
 
 export interface Step {
   stage: string;
-  /** Null: the result is written in the same commit. */
+  /** Null if the result is written in the same commit. */
   result: ResultKey | null;
-  /** Of an expand: `childrenOf` its context, or `none` while other children are being made. */
+  /** For an expand, `childrenOf` its context, or `none` while other children are being made. */
   output: ValueHash;
-  /** The target is gone: its effects outside are removed, or being removed. */
+  /** True if the target is gone, and its effects outside are removed or being removed. */
   undone?: true;
 }
 
@@ -121,7 +121,7 @@ export function childrenOf(context: string): ValueHash {
   return `members:${context}`;
 }
 
-/** In order; those of its parent come first. */
+/** Completed stages in order. Those of the target's parent come first. */
 export type CompletedStages = readonly Step[];
 
 export function findStep(completed: CompletedStages, stage: string): Step | undefined {
@@ -177,7 +177,7 @@ export function checkTargetId(id: unknown, what: string): string {
   );
 }
 
-/** A build stores the message of an error, not its hint, so the reason is in the message. */
+/** Says why an id is invalid. The reason is part of the message, because a build stores an error's message, but not its hint. */
 function whyInvalid(id: unknown): string | null {
   if (typeof id !== "string") return `${JSON.stringify(id) ?? String(id)}, and an id is a text`;
   if (id === "") return '"", and an id has at least one character';
@@ -188,11 +188,11 @@ function whyInvalid(id: unknown): string | null {
 }
 
 export function isShortEnough(id: string): boolean {
-  // No UTF-16 unit has more than three bytes.
+  // A UTF-16 unit takes at most three bytes.
   return id.length * 3 <= MAX_ID_BYTES || Buffer.byteLength(id) <= MAX_ID_BYTES;
 }
 
-/** `json:` and `bytes:` keep a text apart from its bytes; `members:`: a gather's input or an expand's children. */
+/** `json:` and `bytes:` keep a text apart from its bytes; `members:` is a gather's input or an expand's children. */
 export type ValueHash = `${"json" | "bytes" | "members" | "item"}:${string}` | "none";
 
 export function valueHash(stored: string | Uint8Array | null): ValueHash {
@@ -207,11 +207,10 @@ export interface ContextParts {
   input: ValueHash;
   uses: Readonly<Record<string, ValueHash | null>>;
   target: { id: string; hash: string };
-  /** `"bytes"`: the target's id does not count, so a renamed or copied file is free. */
   reuse: "target" | "bytes";
 }
 
-/** Content key of a result. Parts are elements of one JSON array, so that no two sets of parts have the same text. */
+/** Returns the content key of a result. Its parts are elements of one JSON array, so no two sets of parts have the same text. */
 export function contextHash({ stage, version, key, input, uses, target, reuse }: ContextParts): string {
   const used = Object.keys(uses)
     .sort()
@@ -220,7 +219,7 @@ export function contextHash({ stage, version, key, input, uses, target, reuse }:
   return hash("sha256", JSON.stringify(["holdfast.context.1", stage, version, key, input, used, id, target.hash]));
 }
 
-/** Earlier outputs count too: else an equal output from other inputs would hide their change from the gather. */
+/** Hashes earlier outputs, too, because an equal output from other inputs would hide their change from the gather. */
 export function memberHash(member: {
   target: string;
   output: ValueHash;
@@ -236,7 +235,7 @@ export class MembersHash {
   readonly #hash = createHash("sha256").update("holdfast.members.1\n");
   #last: Buffer | null = null;
 
-  /** In the order of the ids' UTF-8 bytes, which is that of both databases. */
+  /** Adds a member. The caller adds members in the order of the ids' UTF-8 bytes, which is that of both databases. */
   add(id: string, member: string): void {
     const bytes = Buffer.from(id);
     if (this.#last !== null && Buffer.compare(this.#last, bytes) >= 0) {
@@ -252,7 +251,7 @@ export class MembersHash {
   }
 }
 
-/** Short hashes of a gather's members, by path: enough to say later what has changed. */
+/** Short hashes of a gather's members, by path. They are enough to say later what has changed. */
 export interface Members {
   failed: number;
   members: Member[];
@@ -285,7 +284,7 @@ export function changedMembers(before: Members, after: Members): Difference[] {
   return [...changes.map(({ part, before: was, after: is }) => ({ part, before: was, after: is })), ...failed];
 }
 
-/** Times are nanoseconds as text: a number cannot hold them. */
+/** Metadata of a file. Times are nanoseconds as text, because a number cannot hold them. */
 export interface FileStat {
   size: number;
   mtime: string;
@@ -293,21 +292,21 @@ export interface FileStat {
   inode: string;
 }
 
-/** Which bytes a file had. Plain JSON: it is stored in the target's row. */
+/** Which bytes a file had. It is plain JSON, because the target's row stores it. */
 export interface Fingerprint extends FileStat {
   hash: string;
   hashedAt: number;
 }
 
-/** Coarsest clock of file systems: two writes within it may leave the same time. */
+/** The coarsest clock of file systems. Two writes within this time may leave the same timestamp. */
 const FILE_TIME_TICK_MS = 2_000;
 
-/** For a listing: a new time alone is no change, but a reason to read the bytes. */
+/** Whether a listing must read the bytes. A new time alone is no change, but a reason to read them. */
 export function needsHash(before: Fingerprint | null, now: FileStat): boolean {
   return before === null || before.size !== now.size || before.mtime !== now.mtime || isRacy(before);
 }
 
-/** For the check before a commit, which also sees a time that was set back, and a file that replaced another. */
+/** Whether a file may have changed before a commit. It also sees a time that was set back, and a file that replaced another. */
 export function mayHaveChanged(before: Fingerprint, now: FileStat): boolean {
   return !isSameStat(before, now) || isRacy(before);
 }
@@ -320,7 +319,7 @@ export function toFingerprint({ size, mtime, ctime, inode }: FileStat, hash: str
   return { size, mtime, ctime, inode, hash, hashedAt };
 }
 
-/** Written so shortly before it was hashed, or in the future, that a later write may have left the same time. */
+/** Whether the file was written so shortly before it was hashed, or in the future, that a later write may leave the same time. */
 function isRacy({ mtime, hashedAt }: Fingerprint): boolean {
   return BigInt(mtime) >= BigInt(hashedAt - FILE_TIME_TICK_MS) * 1_000_000n;
 }
@@ -335,7 +334,7 @@ export interface StoredValue {
 
 export const NO_VALUE: StoredValue = { hash: "none", text: null, artifact: null, size: 0 };
 
-/** Longer JSON goes to an artifact. In UTF-16 units. */
+/** Longer JSON goes to an artifact. The length is in UTF-16 units. */
 export const MAX_INLINE_LENGTH = 16_384;
 
 export function inlineValue(text: string): StoredValue {
@@ -359,8 +358,8 @@ export function keyText(key: unknown, what: string): string | null {
 }
 
 /**
- * In a stage's `key`: the result depends on this value, and only its hash is stored and shown. It is for values that
- * cannot be guessed: of one among a thousand, the hash tells which.
+ * Marks a value in a stage's `key`: the result depends on it, but only its hash is stored and shown. The value must be hard to
+ * guess, because the hash reveals which one it is among a thousand.
  *
  * ```ts
  * .stage("fetch", { key: { account: secret(token) } }, async ({ target }) => download(target.id, token))

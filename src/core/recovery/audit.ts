@@ -18,12 +18,12 @@ export function actorText({ program, pid, host, user }: Actor): string {
   return `${program} (pid ${pid} on ${host}${user === undefined ? "" : `, by ${user}`})`;
 }
 
-/** `lock.broken` has the subject `lock:NAME`; builds are their ids. */
+/** Returns the subject of an audit entry. `lock.broken` has the subject `lock:NAME`; builds are their ids. */
 export function subjectOf(action: string, name: string): string {
   return `${action.slice(0, action.indexOf("."))}:${name}`;
 }
 
-/** What the audit keeps of a build: what an action may change, and no secret. */
+/** Returns what the audit keeps of a build: what an action may change, and no secret. */
 export function auditedBuild(build: AuditedBuild): object {
   const { state, reason, note, seq, budget, approved } = build;
   return { state, reason, note, seq, budget: fromBudget(budget), approved };
@@ -38,12 +38,12 @@ export interface AuditedBuild {
   approved: boolean;
 }
 
-/** Without input, output and errors, which belong to the user. */
+/** Returns what the audit keeps of a job: no input, output or errors, which belong to the user. */
 export function auditedJob({ name, queue }: { name: string; queue: string }, state: JobState): object {
   return { name, queue, state };
 }
 
-/** `before` and `after` are JSON, byte for byte as written. */
+/** A stored audit entry. `before` and `after` are JSON, byte for byte as written. */
 export interface AuditRecord {
   seq: number;
   at: number;
@@ -54,7 +54,7 @@ export interface AuditRecord {
   after: string | null;
 }
 
-/** The last entry's number and hash, which prove all entries before it. */
+/** Number and hash of the last entry, which prove all entries before it. */
 export interface AuditHead {
   seq: number;
   hash: string;
@@ -62,7 +62,7 @@ export interface AuditHead {
 
 export const NO_ENTRY: AuditHead = { seq: 0, hash: "0".repeat(64) };
 
-/** Covers the entry and the hash before it. Parts are elements of one JSON array, so that no two entries have the same text. */
+/** Hashes the entry and the hash before it. Parts are elements of one JSON array, so that no two entries have the same text. */
 export function auditHash(previous: string, record: AuditRecord): string {
   const { seq, at, by, action, subject, before, after } = record;
   return hash("sha256", JSON.stringify(["holdfast.audit.1", previous, seq, at, by, action, subject, before, after]));

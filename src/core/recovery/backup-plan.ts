@@ -52,7 +52,7 @@ export interface KnownBackup extends BackupAge {
   whole: boolean;
 }
 
-/** Milliseconds until the next backup; 0: now. Only whole ones count, or a damaged database would look well kept. */
+/** Milliseconds until the next backup; 0 means now. Only whole backups count, or a damaged database would look well kept. */
 export function backupDueIn({ every }: Pick<BackupPlan, "every">, backups: readonly KnownBackup[], now: number): number {
   const [newest] = scheduled(backups, true);
   if (newest === undefined) return 0;
@@ -61,7 +61,7 @@ export function backupDueIn({ every }: Pick<BackupPlan, "every">, backups: reado
   return left > 2 * every ? 0 : Math.min(every, Math.max(0, left));
 }
 
-/** As long as new backups are damaged, no whole one is removed. */
+/** Returns the backups to remove. As long as new backups are damaged, no whole one is removed. */
 export function backupsToRemove(plan: Pick<BackupPlan, "keep">, backups: readonly KnownBackup[]): string[] {
   return [...scheduled(backups, true).slice(plan.keep), ...scheduled(backups, false).slice(1)].map(({ file }) => file);
 }
@@ -70,7 +70,7 @@ function scheduled(backups: readonly KnownBackup[], whole: boolean): KnownBackup
   return backups.filter((one) => one.scheduled && one.whole === whole).toSorted(newestFirst);
 }
 
-/** Not by clocks; and a backup from before a restore has what the restore undid. */
+/** Orders by epoch first, because a backup from before a restore has what the restore undid, and by the clock last. */
 export function newestFirst(a: BackupAge, b: BackupAge): number {
   return b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt;
 }

@@ -3,7 +3,7 @@ import { durationText } from "../text/duration.ts";
 import { bytesText, plural } from "../text/text.ts";
 import { isLong, readersText, VERY_LONG_WAL_BYTES, type WalView } from "./loss.ts";
 
-/** "damage": stored data changed. "error": something does not work. "warning": it will not, or not well. */
+/** "damage": stored data changed. "error": something does not work. "warning": it will not work, or not well. */
 export type Grade = "damage" | "error" | "warning" | "note";
 
 export interface Diagnosis {
@@ -28,7 +28,7 @@ export type Area =
   | "settings"
   | "wal";
 
-/** What the doctor collected. Null: unreadable, or not applicable. */
+/** What the doctor collected. A part is null if it is unreadable or not applicable. */
 export interface Inspection {
   now: number;
   disk: { folder: string; network: string | null; free: number } | null;

@@ -9,7 +9,7 @@ export interface OpenCircumstances {
   durability: "power" | "process";
   rebooted: boolean;
   isNew: boolean;
-  /** The host has been up since the witness was written; else the witness may lack its last second. */
+  /** The host has been up since the witness was written. Otherwise the witness may lack its last second. */
   isExact: boolean;
   log: "there" | "missing" | "cut";
 }
@@ -28,7 +28,7 @@ export function findLoss(seen: Extent | null, here: Extent, circumstances: OpenC
   const missing = here.epoch < seen.epoch ? commitsOf(seen) : seen.commits - here.commits;
   const fewer = seen.key - here.key;
   if (missing <= 0 && fewer <= 0) return null;
-  // Jobs may be missing although the commit numbers agree: then at least one commit is.
+  // If jobs are missing although the commit numbers agree, at least one commit is missing.
   const commitsMissing = Math.max(missing, 1);
   const both = fewer > 0 ? `${commits(commitsMissing)}, with ${jobs(fewer)},` : commits(commitsMissing);
   // Numbers of a missing epoch say nothing about what came before it.
@@ -65,10 +65,10 @@ function commitsOf({ epoch, commits }: Extent): number {
   return Math.max(1, commits - epoch * COMMITS_PER_EPOCH);
 }
 
-/** Commits of one epoch: a million a second for twelve days. */
+/** Commits of one epoch, enough for a million a second for twelve days. */
 export const COMMITS_PER_EPOCH = 2 ** 40;
 
-/** Null: the log ends there, as after a crash. Two whole commits behind a bad frame prove that it was whole once. */
+/** Returns null if the log just ends, as after a crash. Two whole commits behind a bad frame prove that it was whole once. */
 export function findLogDamage(
   bad: { frame: number; ended: boolean; beyond: number } | null,
   { durability, rebooted }: Pick<OpenCircumstances, "durability" | "rebooted">,
@@ -104,7 +104,7 @@ export interface WalReader {
   behind: number;
 }
 
-/** From this size on the operator is warned: every reader gets slower, and the disk fills up. */
+/** From this size on the operator is warned, because every reader gets slower and the disk fills up. */
 export const LONG_WAL_BYTES = 64 * 1024 * 1024;
 export const VERY_LONG_WAL_BYTES = 1024 * 1024 * 1024;
 

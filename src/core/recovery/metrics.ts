@@ -3,7 +3,7 @@ import { JOB_STATES, type JobState } from "../jobs/job.ts";
 import { BUILD_STATES, type BuildState } from "../pipelines/build.ts";
 import type { RecoveryCounts } from "./recovery-report.ts";
 
-/** A database at one moment. Instants and durations in milliseconds; null or absent: unreadable, or there is none. */
+/** A database at one moment, with times in milliseconds. A part that is null or absent is unreadable, or does not exist. */
 export interface MetricsSnapshot {
   at: number;
   isDamaged: boolean;
@@ -11,7 +11,6 @@ export interface MetricsSnapshot {
   isHealthy?: boolean;
   database?: { id: string; store: string; durability: string };
   alarms?: Readonly<Record<string, number>> | null;
-  /** All that was ever counted, by queue. */
   minutes?: readonly QueueMinute[] | null;
   queues?: readonly QueueSnapshot[] | null;
   expiredLeases?: number | null;
@@ -54,7 +53,6 @@ interface Metric {
 
 const PREFIX = "holdfast";
 
-/** Counted over all recoveries, and in the last one. */
 const RECOVERY_COUNTS = {
   jobs_recovered: ["jobsRecovered", "Jobs reclaimed from crashed processes"],
   jobs_reset_to_pending: ["jobsResetToPending", "Reclaimed jobs that were set back to pending"],
@@ -172,7 +170,7 @@ export function familiesOf(snapshot: MetricsSnapshot): Family[] {
   }));
 }
 
-/** More queues than this share the label of the rest: each label costs Prometheus a series for ever. */
+/** Further queues share one label, because each label costs Prometheus a series for ever. */
 const MAX_QUEUES = 200;
 const REST = "(other)";
 
@@ -203,7 +201,7 @@ function sumQueues(queues: readonly QueueSnapshot[]): QueueSnapshot {
   };
 }
 
-/** Null and undefined: unknown. An unknown value is left out: a zero would be a claim. */
+/** What a metric reads. An unknown value (null or undefined) is left out, because a zero would be a claim. */
 type Reading = Sample[] | number | boolean | null | undefined;
 
 function gauge(help: string, read: (snapshot: MetricsSnapshot) => Reading, labels: readonly string[] = []): Metric {
@@ -234,7 +232,6 @@ function perQueue(help: string, read: (queue: QueueSnapshot, at: number) => numb
   return gauge(help, samples, ["queue"]);
 }
 
-/** Of what workers counted, up to a minute ago. */
 function histogram(help: string, read: (queue: QueueMinute) => [buckets: readonly number[], sumMs: number]): Metric {
   const samples = ({ minutes }: MetricsSnapshot) =>
     (minutes ?? []).flatMap((one) => {
@@ -272,7 +269,7 @@ function seconds(millis: number | null | undefined): number | null {
   return millis === null || millis === undefined ? null : Math.max(0, millis) / 1_000;
 }
 
-/** Samples of one name. A counter never falls within one database. */
+/** The samples of one name. A counter never falls within one database. */
 export interface Family {
   name: string;
   type: "gauge" | "counter" | "histogram";
@@ -283,7 +280,6 @@ export interface Family {
 interface Sample {
   labels: Readonly<Record<string, string>>;
   value: number;
-  /** Of a histogram: which of its series this is. */
   suffix?: string;
 }
 

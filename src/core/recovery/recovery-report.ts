@@ -21,9 +21,9 @@ export interface CrashRecoveryReport {
   locksReleased: number;
   /** Size of the write-ahead log; 0 on PostgreSQL, which has its own. */
   walSizeBeforeRecoveryBytes: number;
-  /** Frames of that log that the first process to open the database has read back. */
+  /** Frames of that log that the first process to open the database read back. */
   walFramesReplayed: number;
-  /** Acknowledged commits that are missing; null: unknown. */
+  /** Acknowledged commits that are missing; null if unknown. */
   commitsMissing: number | null;
 }
 
@@ -34,7 +34,7 @@ export interface CrashedProcess {
   startedAt: number;
 }
 
-/** `running` over as many processes as it takes; `failed` until an operator acknowledges it. */
+/** State of a report. `running` may take several processes; `failed` stays until an operator acknowledges it. */
 export type ReportState = "running" | "completed" | "failed" | "acknowledged";
 
 export const NO_COUNTS = {
@@ -47,7 +47,6 @@ export const NO_COUNTS = {
   recoveryDurationMs: 0,
 };
 
-/** What one transaction of a recovery adds to its report. */
 export type RecoveryCounts = Record<keyof typeof NO_COUNTS, number>;
 
 export function jobCounts({ entries, quarantined, failed, replaced }: Reclaimed): Partial<RecoveryCounts> {
@@ -72,7 +71,7 @@ export function addFindings(found: Findings, more: Partial<Findings>): Findings 
   };
 }
 
-/** Losses that the chosen durability allows are counted, and are no error. */
+/** Counts losses that the chosen durability allows, but does not report them as errors. */
 export function findingsOf(
   findings: readonly {
     severity: "damage" | "loss" | "expected" | "row" | "unlocked";
@@ -87,7 +86,7 @@ export function findingsOf(
   };
 }
 
-/** A report of findings that could not be recorded because the database is read-only. Null: nothing worth reporting. */
+/** Reports findings that could not be recorded because the database is read-only. Returns null if none is worth reporting. */
 export function unrecordedReport(
   findings: readonly (Parameters<typeof findingsOf>[0][number] & { at: number })[],
 ): CrashRecoveryReport | null {
@@ -118,7 +117,7 @@ export function finalState(errors: readonly string[]): "completed" | "failed" {
   return wasSuccessful(errors) ? "completed" : "failed";
 }
 
-/** The process that continues an open report: the one that began it, unless it is dead or has exited (`isGone`). */
+/** Returns the process that continues an open report: the one that began it, unless that one is dead or has exited (`isGone`). */
 export function reportOwner(open: { owner: number | null }, by: number, isGone: (owner: number) => boolean): number {
   return open.owner === null || isGone(open.owner) ? by : open.owner;
 }
@@ -127,7 +126,7 @@ export function recoverySubject(id: number): string {
   return `recovery:${id}`;
 }
 
-/** With `recovery: "manual"` in the config, the command line adds `--apply`. */
+/** The command to recover. With `recovery: "manual"` in the config, the command line adds `--apply`. */
 export const RECOVER_COMMAND = "holdfast recover";
 
 export interface HeldByDead {
@@ -137,11 +136,9 @@ export interface HeldByDead {
 }
 
 export interface CrashRecovery extends HeldByDead {
-  /** Continues a recovery that was killed, or that left its report open. */
   continues: boolean;
   crashed: CrashedProcess[];
   jobs: number;
-  /** Of the reclaimed jobs: how many are not pending again. */
   ends: JobEnds;
 }
 
@@ -158,11 +155,10 @@ export function addEnds(ends: JobEnds, { quarantined, failed, replaced }: JobEnd
 }
 
 export interface RecoveryPlan extends CrashRecovery {
-  /** Of holders not proven dead: running jobs with expired leases, and names of expired locks. */
+  /** Running jobs with expired leases, and names of expired locks, whose holders are not proven dead. */
   expired: { jobs: number; locks: string[] };
-  /** Leases and locks that expire later than they can since the clock was set back; they are shortened. */
+  /** Leases and locks that expire later than they can, because the clock was set back. They are shortened. */
   overlong: { leases: number; locks: string[] };
-  /** Unfinished jobs of builds that have ended; they are cancelled. */
   leftoverJobs: number;
 }
 

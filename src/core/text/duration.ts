@@ -12,7 +12,7 @@ export function toMillis(duration: Duration, what: string): number {
     throw new HoldfastError(
       "DURATION_INVALID",
       `${what} must be a duration, got ${describeValue(duration)}.`,
-      // Options of the commands are strings, where milliseconds need their unit too.
+      // Options of commands are strings, in which milliseconds need their unit, too.
       typeof duration === "string"
         ? 'Give a number with its unit: "500ms", "30s", "10m", "2h", "7d".'
         : 'Give milliseconds from 0 on, or a number with its unit: "500ms", "30s", "10m", "2h", "7d".',
@@ -21,7 +21,7 @@ export function toMillis(duration: Duration, what: string): number {
   return Math.round(millis);
 }
 
-/** The largest unit with at most one decimal: `1.5s`, `12m`, `3h`. */
+/** Formats a duration in the largest unit, with at most one decimal: `1.5s`, `12m`, `3h`. */
 export function durationText(millis: number): string {
   for (const unit of ["d", "h", "m", "s"] as const) {
     if (millis >= UNIT_MS[unit]) return `${Number((millis / UNIT_MS[unit]).toFixed(1))}${unit}`;
@@ -47,7 +47,7 @@ export function ageText(millis: number): string {
   return "0s";
 }
 
-/** Time until then, to the nearest unit: 1h59m is `2h`. */
+/** Formats the time until an instant, to the nearest unit: 1h59m is `2h`. */
 export function untilText(millis: number): string {
   const unit = STEPS.find(([size, , least]) => millis >= size * least)?.[0] ?? 1_000;
   return ageText(millis + unit / 2);
@@ -67,13 +67,13 @@ function twoDigits(value: number): string {
   return String(value).padStart(2, "0");
 }
 
-/** Time as the engine reads it. With a test's own clock no real time passes anywhere. */
+/** Time as the engine reads it. With a test's own clock, no real time passes anywhere. */
 export interface Clock {
   now(): number;
   /** Milliseconds that never jump; only differences have a meaning. */
   monotonic(): number;
   /** Calls back once after `millis`; the returned function cancels. The timer does not keep the process alive. */
   after(millis: number, call: () => void): () => void;
-  /** A server's answer is pending: a fake clock does not advance until then. */
+  /** Tells a fake clock that a server's answer is pending. The clock does not advance until then. */
   during?(work: Promise<unknown>): void;
 }

@@ -21,7 +21,7 @@ export class HoldfastError extends Error {
 /** Whether the same call may succeed later: errors of the disk, the file or the server say nothing about the job. */
 export function isTransient(error: unknown): boolean {
   if (error instanceof HoldfastError) return !PERMANENT_CODES.has(error.code);
-  // A string longer than JavaScript allows.
+  // A string is longer than JavaScript allows.
   return !(error instanceof RangeError);
 }
 
@@ -109,7 +109,7 @@ export function damagedRow(what: string): HoldfastError {
   );
 }
 
-/** The readable rest may be all that can be saved. */
+/** Returns the error for damage. The database stays readable, because the readable rest may be all that can be saved. */
 export function damagedDatabase(path: string, what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
@@ -118,7 +118,7 @@ export function damagedDatabase(path: string, what: string): HoldfastError {
   );
 }
 
-/** A check has cleared the damage since this handle was opened read-only. */
+/** Returns the error for a handle that was opened read-only, after a check has cleared the damage. */
 export function damageCleared(path: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
@@ -127,7 +127,7 @@ export function damageCleared(path: string): HoldfastError {
   );
 }
 
-/** Thrown by a handler: fail now, do not retry. */
+/** Thrown by a handler to fail the job now, without a retry. */
 export class NonRetryableError extends Error {
   constructor(message?: string, options?: { cause?: unknown }) {
     super(message, options);

@@ -54,7 +54,7 @@ function compile(globs: readonly string[], options: GlobOptions): Glob {
 function compileOne(given: string, options: GlobOptions): Glob {
   const checked = check(given, options);
   const glob = options.paths ? normalizePath(checked) : checked;
-  // Without wildcards it is a file, or a folder with all its content.
+  // A glob without wildcards is a file, or a folder with all its content.
   const spelled = isPlain(glob) ? [glob, `${glob}/**`] : [glob];
   const tests = spelled.map((one) => toTest(one, given, options));
   const matches = (id: string) => tests.some((test) => test(id));
@@ -65,7 +65,7 @@ type Test = (text: string) => boolean;
 
 function toTest(glob: string, given: string, { what, hidden, code }: GlobOptions): Test {
   try {
-    // The same on every platform; "." matches line breaks, which names may hold; "!" does not negate.
+    // Match alike on every platform; "." matches line breaks, which names may contain; "!" does not negate.
     return picomatch(glob, { windows: false, dot: hidden, nonegate: true, strictBrackets: true, flags: "s" });
   } catch (cause) {
     const message = `${what} is ${JSON.stringify(given)}, which cannot be read: ${(cause as Error).message}.`;
@@ -73,7 +73,7 @@ function toTest(glob: string, given: string, { what, hidden, code }: GlobOptions
   }
 }
 
-/** A scan for "docs/*.md" opens neither "src" nor "docs/old", and one for "**" no ".cache". */
+/** Returns a test for folders: a scan for "docs/*.md" opens neither "src" nor "docs/old", and one for "**" no ".cache". */
 function folderTest(glob: string, options: GlobOptions): Glob["mayMatchBelow"] {
   if (!options.paths) return () => true;
   const names = glob.split("/");
@@ -100,7 +100,6 @@ function mayMatchHidden(glob: string): boolean {
   return /(?:^|[/{,])\.|[\\[\]()!+@|]/.test(glob);
 }
 
-/** "./docs/" means "docs/**". */
 function normalizePath(glob: string): string {
   const below = glob.replace(/\/{2,}/g, "/").replace(/^(?:\.\/)+/, "");
   if (below === "" || below === ".") return "**";

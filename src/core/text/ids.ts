@@ -1,11 +1,11 @@
 declare const brand: unique symbol;
 type Branded<T, Name extends string> = T & { readonly [brand]: Name };
 
-/** The store's number of a job: rises with each job, never reused. */
+/** The store's number of a job. It rises with each job and is never reused. */
 export type JobKey = Branded<number, "JobKey">;
-/** Rises with each claim in a database and never falls; (job, fence) names one attempt. */
+/** Number of a claim. It rises with each claim in a database and never falls; (job, fence) names one attempt. */
 export type Fence = Branded<number, "Fence">;
-/** One registered process (or thread) that has the database open; never reused. */
+/** One registered process (or thread) that has the database open. The number is never reused. */
 export type ProcessId = Branded<number, "ProcessId">;
 export type BuildKey = Branded<number, "BuildKey">;
 export type ResultKey = Branded<number, "ResultKey">;
@@ -14,7 +14,7 @@ const TIME_DIGITS = 9;
 const KEY_DIGITS = 8;
 const GENERATED = new RegExp(`^[0-9a-v]{${TIME_DIGITS + KEY_DIGITS}}$`);
 
-/** Sorts by creation, and finds the job without an index over ids (40 % of the rate of bulk enqueues). */
+/** Returns an id that sorts by creation and finds its job without an index over ids, which would slow bulk enqueues by 40 %. */
 export function generatedId(createdAt: number, key: JobKey): string {
   if (createdAt !== last.createdAt) last = { createdAt, digits: digits(createdAt, TIME_DIGITS) };
   return last.digits + digits(key, KEY_DIGITS);
@@ -27,7 +27,7 @@ export function parseGeneratedId(id: string): { createdAt: number; key: JobKey }
   return { createdAt: Number.parseInt(id.slice(0, TIME_DIGITS), 32), key: Number.parseInt(id.slice(TIME_DIGITS), 32) as JobKey };
 }
 
-/** Sorts by creation too, and cannot be taken for a job's id. */
+/** Returns an id that also sorts by creation, and cannot be taken for a job's id. */
 export function buildId(createdAt: number, key: BuildKey): string {
   return `b${digits(createdAt, TIME_DIGITS)}${digits(key, KEY_DIGITS)}`;
 }
@@ -37,7 +37,7 @@ export function parseBuildId(id: string): { createdAt: number; key: BuildKey } |
   return parsed && { createdAt: parsed.createdAt, key: parsed.key as number as BuildKey };
 }
 
-/** Made from the attempt: the handler gets the id before the commit. */
+/** Derives the id from the attempt, because the handler gets it before the commit. */
 export function followUpId(createdAt: number, parent: JobKey, fence: Fence, index: number): string {
   return `${digits(createdAt, TIME_DIGITS)}${digits(parent, KEY_DIGITS)}-${fence.toString(32)}-${index}`;
 }
@@ -49,7 +49,7 @@ function digits(value: number, width: number): string {
 
 const ZEROS = "0".repeat(TIME_DIGITS);
 
-/** By UTF-8 bytes, as both databases: JavaScript's order differs for characters beyond U+FFFF. */
+/** Compares UTF-8 bytes, as both databases do. JavaScript's own order differs for characters beyond U+FFFF. */
 export function compareIds(a: string, b: string): number {
   const length = Math.min(a.length, b.length);
   for (let i = 0; i < length; i++) {

@@ -1,6 +1,6 @@
 import { HoldfastError } from "./errors.ts";
 
-/** JSON text; null for `undefined`. Rejects what would not come back unchanged: handlers get what callers gave. */
+/** Returns JSON text, or null for `undefined`. Rejects what would not come back unchanged, so handlers get what callers gave. */
 export function toJson(value: unknown, what: string): string | null {
   if (value === undefined) return null;
   const walk: Traversal = { above: [], hasMinusZero: false, isKey: false };
@@ -25,7 +25,7 @@ export function toJson(value: unknown, what: string): string | null {
   }
 }
 
-/** "The input" and ".a" are `input.a`; "The output of stage "x"" and ".a" are `a` in the output of stage "x". */
+/** Names a place: "The input" and ".a" give `input.a`; "The output of stage "x"" and ".a" give `a` in the output of stage "x". */
 function placeText(what: string, path: string): string {
   if (path === "") return what;
   const name = /^The (\w+)$/.exec(what)?.[1];
@@ -40,10 +40,10 @@ export function pathStep(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? `.${name}` : `[${JSON.stringify(name)}]`;
 }
 
-/** JSON has `-0` and parses it; only `JSON.stringify` does not write it. */
+/** JSON has `-0` and parses it, but `JSON.stringify` does not write it. */
 const MINUS_ZERO = "-0";
 
-// Node 20 has no `rawJSON`. It must get as far as `open`, which says that it is not supported.
+// Node 20 has no `rawJSON`. It must still load this module, so that `open` can say that it is not supported.
 const raw = (JSON as unknown as { rawJSON?(text: string): unknown }).rawJSON?.(MINUS_ZERO);
 
 function keepMinusZero(_name: string, value: unknown): unknown {
@@ -53,11 +53,11 @@ function keepMinusZero(_name: string, value: unknown): unknown {
 interface Traversal {
   above: object[];
   hasMinusZero: boolean;
-  /** Of a key: also rejects properties that are undefined or hidden, and accepts secrets. */
+  /** True for a key, which also rejects properties that are undefined or hidden, and accepts secrets. */
   isKey: boolean;
 }
 
-/** A value that JSON would change. The path is built on the way out, so that good values pay nothing for it. */
+/** A value that JSON would change. Its path is built on the way out, so that good values pay nothing for it. */
 interface Unrepresentable {
   path: string;
   is: string;
@@ -110,7 +110,7 @@ function visitObject(object: object, walk: Traversal): Unrepresentable | null {
   const isPlain = prototype === Object.prototype || prototype === null || Object.getPrototypeOf(prototype) === null;
   if (!isPlain) return { path: "", is: `a ${object.constructor?.name || "class instance"}` };
   if (typeof (object as { toJSON?: unknown }).toJSON === "function") return { path: "", is: "an object with toJSON" };
-  // By default enumerable ones only: libraries mark their objects with hidden ones.
+  // Hidden symbols are allowed except in keys, because libraries mark their objects with them.
   for (const symbol of Object.getOwnPropertySymbols(object))
     if (isKey || Object.prototype.propertyIsEnumerable.call(object, symbol))
       return { path: "", is: "an object with a symbol for a name" };
@@ -128,7 +128,7 @@ function visitObject(object: object, walk: Traversal): Unrepresentable | null {
   return null;
 }
 
-/** Stands for a secret in canonical text, with its hash; no other object may have this property. */
+/** Property that stands for a secret in canonical text, with its hash. No other object may have this property. */
 export const SECRET = "$secret";
 
 /** Stands for a value of which only the hash is known, so that no log, error or database can show the value. */
@@ -152,7 +152,7 @@ export class Secret {
   }
 }
 
-/** Canonical text for hashing. Rejects `undefined` too: a key without a part would reuse results of other settings. */
+/** Returns canonical text for hashing. Rejects `undefined`, too: a key without a part would reuse results of other settings. */
 export function canonicalJson(value: unknown, what: string): string {
   const bent = findUnrepresentable(value, { above: [], hasMinusZero: false, isKey: true });
   if (bent !== null) {
@@ -169,7 +169,7 @@ function canonicalText(value: unknown): string {
   if (typeof value !== "object" || value === null) return Object.is(value, -0) ? MINUS_ZERO : JSON.stringify(value);
   if (value instanceof Secret) return `{"${SECRET}":"${value.hash}"}`;
   if (Array.isArray(value)) return `[${value.map(canonicalText).join(",")}]`;
-  // By code units, which no locale changes.
+  // Sort by code units, whose order no locale changes.
   const names = Object.keys(value).sort();
   const parts = names.map((name) => `${JSON.stringify(name)}:${canonicalText((value as Record<string, unknown>)[name])}`);
   return `{${parts.join(",")}}`;

@@ -13,7 +13,7 @@ export function checkName(name: unknown, what: string): string {
   );
 }
 
-/** A misspelled option would be ignored silently. */
+/** Rejects unknown options, because a misspelled option would be ignored silently. */
 export function refuseUnknown(options: unknown, known: readonly string[], what: string): void {
   // A Date or a Map has no keys, and would pass for an object without options.
   if (Object.prototype.toString.call(options) !== "[object Object]") {
@@ -121,7 +121,7 @@ export function invalidOption(message: string, hint: string): HoldfastError {
 
 const MAX_DESCRIPTION_LENGTH = 100;
 
-/** Never throws, whatever the value is. */
+/** Describes any value for an error message. It never throws. */
 export function describeValue(value: unknown): string {
   switch (typeof value) {
     case "string":
@@ -166,7 +166,6 @@ export class Nearest {
   #distance(text: string, limit: number): number | null {
     const folded = text.toLowerCase();
     if (folded === this.#folded) return 0;
-    // The same name in another folder, or without its folder.
     if (folded.endsWith(`/${this.#folded}`) || this.#folded.endsWith(`/${folded}`)) return 0.5;
     return editDistance(this.#folded, folded, limit);
   }
@@ -174,7 +173,6 @@ export class Nearest {
 
 function editDistance(one: string, other: string, limit: number): number | null {
   if (limit < 1 || Math.abs(one.length - other.length) > limit) return null;
-  // Most names in a folder begin alike, and end alike.
   let [from, end, otherEnd] = [0, one.length, other.length];
   while (from < end && from < otherEnd && one[from] === other[from]) from++;
   while (end > from && otherEnd > from && one[end - 1] === other[otherEnd - 1]) [end, otherEnd] = [end - 1, otherEnd - 1];
@@ -193,7 +191,7 @@ function editDistance(one: string, other: string, limit: number): number | null 
   return distance <= limit ? distance : null;
 }
 
-/** Optional properties must be absent, not undefined. */
+/** Leaves out undefined properties, because optional properties must be absent. */
 export function definedOnly<T extends object>(entries: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
   const defined = Object.entries(entries).filter(([, value]) => value !== undefined);
   return Object.fromEntries(defined) as { [K in keyof T]?: Exclude<T[K], undefined> };
@@ -201,12 +199,11 @@ export function definedOnly<T extends object>(entries: T): { [K in keyof T]?: Ex
 
 type MethodName<T> = { [K in keyof T]: T[K] extends (...args: never[]) => unknown ? K : never }[keyof T] & string;
 
-/** How many arguments each method takes. The type requires every method, and its right number. */
 type ArgumentCounts<T> = {
   [K in MethodName<T>]: T[K] extends (...args: infer A) => unknown ? Required<A>["length"] : never;
 };
 
-/** Makes methods reject surplus arguments. `before`: called before each; an async generator calls it when read. */
+/** Makes methods reject surplus arguments. Each calls `before` first; an async generator calls it when it is read. */
 export function limitArguments<T extends object>(
   methods: T,
   where: string,

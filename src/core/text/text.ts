@@ -14,7 +14,7 @@ export function checkStorable(text: string, what: string): string {
   );
 }
 
-/** Replaces what cannot be stored, where losing a character is better than losing the text. */
+/** Replaces what cannot be stored, for texts where losing a character is better than losing the text. */
 export function toStorable(text: string): string {
   return text.toWellFormed().replaceAll(NUL, "\u{fffd}");
 }
@@ -61,7 +61,7 @@ export function fileModeOf(mode: number): number {
   return mode & PERMISSIONS;
 }
 
-/** A user who may read a file may enter its folder. */
+/** Returns the mode of a folder: a user who may read its files may enter it. */
 export function folderModeOf(fileMode: number): number {
   return fileModeOf(fileMode) | ((fileMode & READ) >> 2);
 }
