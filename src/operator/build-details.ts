@@ -7,7 +7,7 @@ import type { BuildRow } from "../store/builds.ts";
 import type { Store, WorkStore } from "../store/store.ts";
 import type { StoredResult } from "../store/work.ts";
 
-/** What a stage did for a target in a build. Without a cell it has not got there. */
+/** What a stage did for a target in a build. A target without a cell has not reached the stage. */
 export interface Cell {
   state: "ran" | "cached" | "failed";
   cost: Cost;
@@ -15,13 +15,13 @@ export interface Cell {
 }
 
 export interface GridRow {
-  /** Where the target is stored; `target` is its id, with its parents' before it. */
+  /** Path of the stored target. `target` is its id, after the ids of its parents. */
   path: string;
   target: string;
   cells: Record<string, Cell>;
 }
 
-/** Targets by stages: the stages between two expands or gathers share their targets. */
+/** Targets by stages. The stages between two expands or gathers share their targets. */
 export interface GridPage {
   segments: string[][];
   segment: number;
@@ -42,7 +42,7 @@ export async function gridPage(
   const columns = await Promise.all(
     stages.map((stage) => work.results({ build: build.id, stage, ...from, limit, failures: true })),
   );
-  // A full column may have more behind its last path: rows beyond the first such path are left to the next page.
+  // A full column may continue behind its last path, so rows beyond the first such path go to the next page.
   const ends = columns.filter((column) => column.length === limit).map((column) => (column.at(-1) as StoredResult).path);
   const end = ends.length === 0 ? null : ends.reduce((a, b) => (isBefore(a, b) ? a : b));
   const rows = new Map<string, GridRow>();
@@ -58,7 +58,7 @@ export async function gridPage(
   return { segments, segment, rows: sorted, ...(end === null ? {} : { next: end }) };
 }
 
-/** As both databases sort them. */
+/** Compares by UTF-8 bytes, as both databases sort. */
 function isBefore(a: string, b: string): boolean {
   return Buffer.compare(Buffer.from(a), Buffer.from(b)) < 0;
 }
@@ -69,10 +69,10 @@ export interface SpendPoint {
   budget: Cost;
 }
 
-/** More audit entries of one build than an operator ever makes. */
+/** An operator never makes this many audit entries of one build. */
 const MAX_ENTRIES = 1_000;
 
-/** Scaled to end at what was spent: the charges of attempts without a result have no time of their own. */
+/** Returns spending over time, scaled to the build's total, because charges of attempts without a result have no time. */
 export async function spendPoints(
   { work, audit }: Pick<Store, "work" | "audit">,
   build: BuildRow,
@@ -102,7 +102,7 @@ function scaled(part: Amount, total: Amount, spent: Amount): Amount {
   return { micros: of("micros"), tokens: of("tokens") };
 }
 
-/** When the build last left ACTIVE: it spends nothing after that. */
+/** Returns when the build last left ACTIVE, after which it spends nothing. */
 function stoppedAt(entries: readonly AuditEntry[]): number | undefined {
   return entries.findLast(
     ({ before, after }) => isBuild(before) && isBuild(after) && before.state === "ACTIVE" && after.state !== "ACTIVE",

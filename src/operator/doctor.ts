@@ -18,16 +18,15 @@ import { schemaAt } from "../store/sqlite/migrate.ts";
 import type { Store } from "../store/store.ts";
 import type { Vitals } from "../store/maintenance.ts";
 
-/** An attempt in progress may have stored an artifact that no result references yet. */
+/** A younger artifact may belong to a running attempt whose result does not reference it yet. */
 const MIN_ORPHAN_AGE_MS = 86_400_000;
 const AUDIT_ENTRIES_READ = 500;
-/** Two processes that write in turn may differ by that much. */
+/** The clocks of two processes that write in turn may differ by this much. */
 const MIN_STEP_BACK_MS = 1_000;
 
 export interface Examination {
   seen: Inspection;
   lastReport: CrashRecoveryReport | null;
-  /** For example "SQLite 3.51.3". */
   storeVersion: string | null;
   databaseId: string | null;
   found: Diagnosis[];
@@ -35,11 +34,11 @@ export interface Examination {
 
 export interface ExamineOptions {
   location: StoreLocation;
-  /** Null if the database could not be opened, or opening would change it. */
+  /** Null if the database could not be opened, or if opening would change it. */
   hf: Holdfast | null;
   backups: { folder?: string; every?: number };
   now: number;
-  /** Leaves out what reads the whole database: pages, artifacts and the chain of the audit. Damage that was found is reported. */
+  /** Skips what reads the whole database: pages, artifacts and the audit chain. Known damage is still reported. */
   isBrief?: boolean;
 }
 
@@ -72,7 +71,7 @@ export async function examine({ location, hf, backups, now, isBrief = false }: E
     clock: vitals &&
       store && { latest: vitals.latest, store: vitals.now, stepsBack: (await ifReadable(() => stepsBack(store))) ?? [] },
     reports: (store && (await ifReadable(() => store.recoveries.history({ limit: 20, which: "open" }))))?.reports ?? [],
-    // The check may have added to them.
+    // Read after the check, which may have added findings.
     findings: location.kind === "sqlite" ? new Findings(location.path).all() : [],
     checked: checked?.findings ?? [],
     transactions: vitals?.transactions ?? [],
@@ -101,7 +100,7 @@ async function processesOf(store: Store): Promise<Inspection["processes"]> {
   });
 }
 
-/** Entries are numbered in the order of their commits: an earlier time than the entry before means that a clock went back. */
+/** Finds entries with an earlier time than the entry before. Entries are numbered in commit order, so a clock was set back. */
 async function stepsBack({ audit }: Store): Promise<{ at: number; by: number }[]> {
   const entries = await audit.page({ after: 0, limit: AUDIT_ENTRIES_READ, last: true });
   return entries.flatMap(({ at }, i) => {
@@ -122,7 +121,7 @@ export function backupsOf(
   databaseId: string | null,
   { folder, every }: { folder?: string; every?: number },
 ): Inspection["backups"] {
-  // Only the server's own tools know of its backups.
+  // Only the server's own tools know its backups.
   if (location.kind !== "sqlite" || location.path === ":memory:") return null;
   const where = resolve(folder ?? backupsFolder(location.path));
   const whole = backupsIn(where, databaseId).filter(({ findings }) => findings.length === 0);
@@ -135,7 +134,7 @@ export function schemaOf(location: StoreLocation): Inspection["schema"] {
   return schemaAt(location.path, location.driver);
 }
 
-/** Opening would migrate it. Behind a damaged log the schema may be newer than it looks: that database is only read. */
+/** Whether opening would migrate the database. With a damaged log the schema may be newer than it looks: the answer is no. */
 export async function needsMigration(location: StoreLocation): Promise<boolean> {
   const schema = schemaOf(location);
   if (location.kind !== "sqlite" || schema === null || schema.version === 0 || schema.version >= schema.known) return false;

@@ -7,16 +7,16 @@ import { ALARM_CODES, alarmsOf, overviewOf, workersIn } from "./overview.ts";
 
 const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
 
-/** By reads whose cost grows with unfinished work only; of a damaged database, what can be read. */
+/** Reads figures for metrics. The cost grows only with unfinished work. A damaged database yields what can be read. */
 export async function metricsSnapshot(
   hf: Holdfast,
   { backups = {} }: { backups?: { folder?: string } } = {},
 ): Promise<MetricsSnapshot> {
   const { store, location, clock, isReadOnly } = hf.engine;
-  // Empty queues have finished jobs too.
+  // Empty queues have finished jobs, too.
   const counted = store.queries.overview();
   const [overview, queues, minutes, builds, schedules, sinks, stats, history, gauged] = await Promise.all([
-    // What could not be read is no figure.
+    // An incomplete overview gives no figures, because a missing queue would count as zero.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     ifReadable(async () => (await counted).queues),
     ifReadable(() => store.queues.minutes("totals")),
@@ -55,7 +55,6 @@ export async function metricsSnapshot(
   };
 }
 
-/** Also keys without items. */
 function countBy<Key extends string, One>(
   keys: readonly Key[],
   all: readonly One[],

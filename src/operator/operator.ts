@@ -77,11 +77,11 @@ const RUNS_SHOWN = 5;
 export interface ScheduleDetails extends Schedule {
   missed: Missed;
   overlap: boolean;
-  /** The next five ticks; none while it is paused. */
+  /** The next five ticks. The list is empty while the schedule is paused. */
   nextRuns: number[];
 }
 
-/** What operators can do beyond the public API, without state. Commands use only these two: see `test/unit/layers.test.ts`. */
+/** What operators can do beyond the public API. Commands use only the API and this class: see `test/unit/layers.test.ts`. */
 export class Operator {
   readonly #hf: Holdfast;
 
@@ -93,7 +93,7 @@ export class Operator {
     return this.#hf.engine;
   }
 
-  /** The database's own time, which differs from this host's where the clocks do. */
+  /** Returns the database's time, which differs from this host's time if the clocks differ. */
   now(): number {
     return this.#engine.clock.now();
   }
@@ -114,13 +114,13 @@ export class Operator {
     return (await this.#engine.store.damage.findings()).filter((finding) => finding.severity === severity);
   }
 
-  /** What the next recovery puts into a report even if no process has died. Damage keeps recovery from writing at all. */
+  /** Returns what the next recovery reports even if no process has died. Damage keeps recovery from writing at all. */
   async findingsToReport(): Promise<string[]> {
     const findings = (await this.#engine.store.damage.findings()).filter(({ severity }) => severity !== "damage");
     return findings.filter((finding) => isWorthReporting(findingsOf([finding]))).map(({ what }) => what);
   }
 
-  /** Copies the write-ahead log into the database and empties it, waiting this long for readers. Null on a server. */
+  /** Copies the write-ahead log into the database and empties it, after waiting for readers. Returns null on a server. */
   async checkpoint(waitMs: number): Promise<Checkpointed | null> {
     const { maintenance } = this.#engine.store;
     this.refuseDamaged();
@@ -135,7 +135,7 @@ export class Operator {
     return makeBackup(this.#engine, path, options);
   }
 
-  /** A new name in this folder, or in the default folder beside the database, which is created. */
+  /** Returns a new name in this folder, or in the default folder beside the database, which is created. */
   backupPath(folder: string | undefined): string {
     const { location } = this.#engine;
     const source = location.kind === "sqlite" ? location.path : "holdfast";
@@ -144,7 +144,6 @@ export class Operator {
     return join(path, backupName(source, this.now()));
   }
 
-  /** The backups of this database beside it, the newest first. */
   backups(): Manifest[] {
     const { location, store } = this.#engine;
     if (location.kind !== "sqlite") return [];
@@ -177,7 +176,6 @@ export class Operator {
     return this.#engine.store.queues.minutes({ from: Math.floor(this.now() / MINUTE_MS) - last + 1, ...of });
   }
 
-  /** Limits that are in use, those that most jobs wait for first. */
   limits(limit: number): Promise<LimitUsage[]> {
     return this.#engine.store.queues.limits(limit);
   }
@@ -191,13 +189,13 @@ export class Operator {
     return countMatching(this.#engine.store, action, filter);
   }
 
-  /** Removes a finished job; false: it is in none of these states, or there is none. */
+  /** Removes a finished job. Returns false if there is no such job in these states. */
   async remove(id: string, states = FINISHED_STATES): Promise<boolean> {
     const removed = states.map((state) => this.#engine.store.prune({ state, ids: [id], limit: 1 }));
     return (await Promise.all(removed)).some((pruned) => pruned.removed === 1);
   }
 
-  /** A job and the token of its claim, for a process elsewhere that settles it by the token. */
+  /** Claims a job, and returns it with a token by which another process can settle it. */
   async claim(from: string | AnyVersion, options: ClaimOptions, over: AbortSignal): Promise<TokenClaim | null> {
     const claim = await claimByHand(this.#engine, from, options, { refuseClosed: () => {}, over, isWatched: false });
     if (claim === null) return null;
@@ -217,7 +215,7 @@ export class Operator {
     return others.filter(({ life }) => life === "alive" || life === "unknown").map(({ process }) => process);
   }
 
-  /** A process that was asked before keeps its first drain time. */
+  /** Asks processes to stop. A process that was asked before keeps its first drain time. */
   async askToStop(ids: readonly ProcessId[], drainMs: number): Promise<void> {
     await Promise.all(ids.map((id) => this.#engine.store.processes.update(id, { stop: drainMs })));
   }
@@ -228,7 +226,7 @@ export class Operator {
     return markDeadHolders(store, locks, others);
   }
 
-  /** With `stale`, only if it has expired by then. */
+  /** Breaks a lock. With `stale`, a lock that has not expired stays. */
   async breakLock(name: string, { stale }: { stale: boolean }): Promise<boolean> {
     return (await this.#engine.store.locks.clean({ name, stale })).removed.length > 0;
   }
@@ -241,24 +239,23 @@ export class Operator {
     return locks.map((lock) => Object.assign({}, lock, { life: lifeOf(lock.holder) }));
   }
 
-  /** Null if its pipeline has none, or it is another build's. */
   async orchestratorLockOf(build: string, pipeline: string): Promise<OrchestratorLockRow | null> {
     const lock = await leadOf(this.#engine.store.builds, pipeline);
     return lock?.build === build ? lock : null;
   }
 
-  /** One on another host counts as alive until its heartbeat is too old. */
+  /** Whether the orchestrator can be alive. One on another host counts as alive until its heartbeat is too old. */
   canBeAlive({ life, beatAt }: OrchestratorLock): boolean {
     return life === "alive" || (life === "unknown" && this.now() - beatAt < ORCHESTRATOR_TTL_MS);
   }
 
-  /** Its build becomes CRASHED. With `holder`, only if that process still holds it: another may have acquired the lock. */
+  /** Breaks the lock, and its build becomes CRASHED. With `holder`, a lock that another process has acquired since stays. */
   breakOrchestratorLock(pipeline: string, holder?: ProcessId): Promise<boolean> {
     const { store, actor } = this.#engine;
     return breakOrchestratorLock(store.builds, pipeline, { by: actor, ...(holder === undefined ? {} : { holder }) });
   }
 
-  /** The build's row, with what `hf.builds.get` leaves out. Throws `NO_SUCH_BUILD`. */
+  /** Returns the build's row, which has more than `hf.builds.get` returns. Throws `NO_SUCH_BUILD`. */
   async build(id: string): Promise<BuildRow> {
     const row = await buildById(this.#engine.store.builds, id);
     if (row === null) throw noSuchBuild(id);
@@ -269,7 +266,7 @@ export class Operator {
     return newestBuild(this.#engine.store.builds, pipeline);
   }
 
-  /** The pipeline's build that is paused for its budget, or else the one that crashed. */
+  /** Returns the pipeline's build that is paused at its budget, else its crashed build. */
   unfinishedBuild(pipeline: string): Promise<BuildRow | null> {
     return unfinished(this.#engine.store.builds, pipeline);
   }
@@ -319,12 +316,12 @@ export class Operator {
     return this.#engine.relays.subscribe(on, options, from);
   }
 
-  /** Called after commits of this process or another. `pauseMs`: not again for so long, after one of another process. */
+  /** Calls `call` after commits of any process. A commit of another process is followed by a pause of `pauseMs`. */
   onCommit(call: () => void, { pauseMs }: { pauseMs: number }): () => void {
     return this.#engine.store.onChange(call, { pauseMs });
   }
 
-  /** The audit entry of a request that changes something, written before the change: none happens without its user. */
+  /** Writes the audit entry of a request before its change, so that no change lacks its user. */
   recordRequest(user: string | undefined, method: string, path: string, reason?: string): Promise<void> {
     const after = { user: user ?? null, ...(reason === undefined ? {} : { reason }) };
     return this.#engine.store.audit.record({ action: "api.called", name: `${method} ${path}`, after });
@@ -354,7 +351,7 @@ export class Operator {
     return verifyAudit(this.#engine.store, heads);
   }
 
-  /** With `expiredFor`, only leases that expired at least so many milliseconds ago. */
+  /** Reclaims what dead processes held. With `expiredFor`, reclaims leases that expired at least this many milliseconds ago. */
   async recover(expiredFor: number | null): Promise<{ done: RecoveryPlan | null; recovered: RecoveryStats }> {
     const { janitor, actor, clock } = this.#engine;
     const done = expiredFor === null ? await janitor.recover(actor) : await janitor.reclaimStale(expiredFor, actor);

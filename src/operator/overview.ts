@@ -27,21 +27,20 @@ import { reportOf, type StoredReport } from "../store/recoveries.ts";
 import type { SinkView } from "../store/events.ts";
 import type { Durability, Store } from "../store/store.ts";
 
-/** A process that has the database open; dead ones are listed until they are recovered. */
+/** A process that has the database open. A dead process stays listed until recovery reclaims what it held. */
 export interface ProcessStatus {
   pid: number;
   host: string;
   program: string;
   startedAt: number;
   life: Life;
-  /** Empty for a process without a worker. */
   works: readonly Works[];
   running: number;
   stopping: boolean;
 }
 
 export interface LockStatus extends LockView {
-  /** The process that holds the lock is proven dead; recovery releases the lock. */
+  /** True if the process that holds the lock is proven dead. Recovery releases the lock. */
   holderDead: boolean;
 }
 
@@ -55,9 +54,9 @@ export interface Overview {
   at: number;
   database: { path: string; id: string; durability: Durability };
   damaged: string | null;
-  /** Parts that the damage makes unreadable, and that are left empty. */
+  /** Parts that damage makes unreadable. They are left empty. */
   unreadable: string[];
-  /** Missing commits that are in no report yet. */
+  /** Missing commits that no report contains yet. */
   lost: string[];
   counts: Record<JobState, number>;
   queues: QueueOverview[];
@@ -70,16 +69,16 @@ export interface Overview {
   schedules: Schedule[];
   sinks: SinkView[];
   recovery: ReclaimTotals;
-  /** Null: the server's own. */
+  /** Null on a server, which has its own log. */
   wal: WalView | null;
   crashes: { last: CrashRecoveryReport | null; open: StoredReport[] };
   pending: RecoveryPlan | null;
 }
 
-/** `counted`: the queues if the caller has read them: counting pending jobs is expensive. */
+/** Reads an overview. A caller that has read the queues passes them as `counted`, because counting pending jobs is expensive. */
 export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries.overview()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
-  // Reads what a damaged database still has, and names the rest.
+  // Read what a damaged database still has, and name the rest.
   const unreadable: string[] = [];
   const read = async <T>(what: string, otherwise: T, load: () => Promise<T>): Promise<T> => {
     const found = await ifReadable(async () => ({ found: await load() }));
@@ -130,7 +129,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
   };
 }
 
-/** The other processes; also this one where it has a worker, as an app that serves the dashboard may. */
+/** Returns the other processes, and this one if it has a worker, as an app that serves the dashboard may have. */
 async function probedWithWorker({ processes }: Store): Promise<ProbedProcesses["others"]> {
   const { self, others } = await processes.probe(bootId());
   return self === null || self.works.length === 0 ? others : [{ process: self, life: "alive" }, ...others];
@@ -154,7 +153,6 @@ const NO_RECOVERY: { reports: StoredReport[]; totals: ReclaimTotals } = {
   totals: { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] },
 };
 
-/** A process on another host may be alive. */
 export function mayBeAlive({ life }: ProcessStatus): boolean {
   return life === "alive" || life === "unknown";
 }
@@ -163,14 +161,14 @@ export function workersIn({ processes }: { processes: readonly ProcessStatus[] }
   return processes.filter((process) => mayBeAlive(process) && process.works.length > 0);
 }
 
-/** Commands that stay while they have nothing to do: `run --watch` waits for a change of its source. */
+/** Commands that stay while they are idle: `run --watch` waits for a change of its source. */
 const LONG_COMMANDS = /^holdfast (?:work|run)\b/;
 
 function isShortCommand({ program, running, works }: ProcessStatus): boolean {
   return program.startsWith("holdfast ") && !LONG_COMMANDS.test(program) && running === 0 && works.length === 0;
 }
 
-/** Paused queues are shown as such. A worker claims its names from every queue. */
+/** Finds names that no worker runs. Paused queues are left out, because they are shown as paused. */
 function findUnworked(
   lanes: readonly LaneOverview[],
   queues: readonly QueueOverview[],
@@ -246,7 +244,7 @@ function toOrchestrator(
   return { pid, host, program, programHash, beatAt, life };
 }
 
-/** ACTIVE without a live orchestrator: the next run reports it as CRASHED. */
+/** Whether an ACTIVE build lacks a live orchestrator. The next run reports it as CRASHED. */
 export function isOrphaned({ state, lead }: OpenBuild): boolean {
   return state === "ACTIVE" && lead?.life !== "alive" && lead?.life !== "unknown";
 }
@@ -270,7 +268,7 @@ export const ALARM_CODES = [
 ] as const;
 type AlarmCode = (typeof ALARM_CODES)[number];
 
-/** Only a `grave` alarm makes `health` say "not ok". */
+/** An alarm. `health` answers "not ok" only for a `grave` alarm. */
 export interface Alarm {
   code: AlarmCode;
   grave: boolean;
@@ -300,9 +298,9 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const open = overview.queues.filter(({ paused }) => !paused);
   const noWorker = workersIn(overview).length === 0;
   const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
-  // A script that claims by hand is not registered: between its settle and its next claim, only the finished jobs show it.
+  // A script that claims by hand is not registered. Between its settle and its next claim, only finished jobs show it.
   const isWorked = byHand > 0 || (gone.length === 0 && open.some((queue) => queue.counts.pending > 0 && endedLately(queue)));
-  // A counter of a limit that is due makes `ready` true, also when no job waits at it.
+  // A counter of a limit that is due makes `ready` true, even if no job waits at it.
   if (ready && pending > 0 && noWorker && !isWorked) {
     const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;
     // The jobs of a build whose orchestrator is dead wait until the build is resumed, whatever workers run.
@@ -316,7 +314,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const left = gone.reduce((total, { running }) => total + running, 0);
   if (left > 0) {
     const message = `${plural(left, "job was", "jobs were")} left running by a process that died`;
-    // Any worker reclaims them within a second.
+    // Any worker reclaims these jobs within a second, so the alarm is grave only without a worker.
     alarms.push(alarm("LEFT_BEHIND", noWorker, message, RECOVER_COMMAND));
   }
   alarms.push(...ofRecoveries(overview));
@@ -333,7 +331,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     const lag = oldestAt === null ? 0 : overview.at - oldestAt;
     if (failures === 0 && lag < SINK_LAG_MS) continue;
     const message = `sink ${name} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${ageText(lag)}`;
-    // A sink delays only itself.
+    // Not grave: a sink delays only itself.
     alarms.push(alarm("SINK_BEHIND", false, message, "holdfast events sinks"));
   }
   if (overview.wal !== null && isLong(overview.wal)) alarms.push(ofWal(overview.wal));
@@ -382,7 +380,7 @@ function ofWal({ bytes: size, readers }: WalView): Alarm {
   return alarm("WAL_LONG", size >= VERY_LONG_WAL_BYTES, message, hint);
 }
 
-/** Not grave: a process that is restarted continues the build. */
+/** Warns about builds. The alarms are not grave, because a process that is restarted continues its build. */
 function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
   return builds.flatMap((build): Alarm[] => {
     const { id, pipeline, state, approved, spent, budget } = build;
@@ -396,9 +394,8 @@ function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
   });
 }
 
-/** Not grave: such jobs may be claimed by hand, or wait for a version that is being rolled out; `--oldest` finds old ones. */
+/** Warns about jobs without a worker. Not grave: they may be claimed by hand, or wait for a version that is being rolled out. */
 function unworkedAlarms(unworked: readonly Unworked[]): Alarm[] {
-  // One more name is as long as the line that sums them up.
   const shown = unworked.length > MAX_NAMED + 1 ? unworked.slice(0, MAX_NAMED) : unworked;
   const others = unworked.slice(shown.length);
   const messages = shown.map(({ name, version, pending }) => {

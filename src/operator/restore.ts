@@ -18,12 +18,12 @@ export { databaseAt };
 export interface RestoredDatabase extends Restored {
   artifacts: {
     restored: number;
-    /** Referenced, and in neither place. */
+    /** Artifacts that are referenced, but exist in neither place. */
     missing: string[];
   };
 }
 
-/** Restores the artifacts first: they do no harm if the rest fails. */
+/** Restores the artifacts before the database, because they do no harm if the rest fails. */
 export async function restoreWhole(request: RestoreRequest & { artifacts?: string }): Promise<RestoredDatabase> {
   let artifacts: RestoredDatabase["artifacts"] = { restored: 0, missing: [] };
   const restored = await restore(request, async (found) => {
@@ -58,7 +58,7 @@ async function restoreArtifacts(
 }
 
 export interface SalvageOptions extends Omit<SalvageRequest, "backup"> {
-  /** Fills what cannot be read; null: none; absent: the newest whole one. */
+  /** Backup that fills what cannot be read: null for none; absent for the newest whole one. */
   backup?: string | null;
   folder?: string;
 }
