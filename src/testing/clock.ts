@@ -29,7 +29,7 @@ export function testClock(start = Date.UTC(2026, 0, 1)): TestClock {
     monotonic: () => passed,
     set: (now) => void (wall = now),
     after(millis, call) {
-      // Whole milliseconds, rounded up: no timer is early.
+      // Round up to whole milliseconds, so that no timer is early.
       const timer = { at: passed + Math.max(0, Math.ceil(millis)), call };
       timers.add(timer);
       return () => timers.delete(timer);
@@ -68,7 +68,7 @@ function checkTime(start: unknown): number {
 /** How often resolved waits may start new ones before the clock advances anyway. */
 const MAX_ROUNDS = 1_000;
 
-/** A few turns of the event loop: a commit is one, what it wakes is another. Waits for a server's answers. */
+/** Waits for a server's answers and some turns of the event loop: a commit takes one, and what it wakes takes another. */
 async function settled(underWay: ReadonlySet<Promise<unknown>>): Promise<void> {
   for (let round = 0; round < MAX_ROUNDS; round++) {
     for (let turn = 0; turn < 10; turn++) await new Promise((resolve) => setImmediate(resolve));

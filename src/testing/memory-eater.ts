@@ -1,4 +1,4 @@
-/** Loaded before a program's own code; on its parent's message it fills the heap until V8 aborts, wherever the program is. */
+/** Message on which this module fills the heap until V8 aborts. The module is loaded before the program's own code. */
 export const FILL_HEAP_MESSAGE = "holdfast.eat";
 
 const BLOCK_LENGTH = 16_384;

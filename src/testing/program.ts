@@ -20,7 +20,6 @@ process.on("exit", () => {
   for (const program of running) program.killAll();
 });
 
-/** A user's program in its own process group. */
 export class Program {
   readonly #child: ChildProcess;
   readonly ended: Promise<Ended>;
@@ -30,14 +29,14 @@ export class Program {
   readonly #waiters = new Set<() => void>();
 
   constructor(file: string, { args = [], cwd, env, execArgv = [] }: ProgramOptions) {
-    // Node's test runner sets it for its own children only.
+    // Node's test runner sets this variable for its own children only.
     const { NODE_TEST_CONTEXT: _, ...inherited } = process.env;
     this.#child = fork(file, args, {
       ...(cwd === undefined ? {} : { cwd }),
       env: { ...inherited, ...env },
       execArgv: [...execArgv],
       silent: true,
-      // A power cut must reach the whole group.
+      // A power cut must reach the whole process group.
       detached: process.platform !== "win32",
     });
     running.add(this);
@@ -47,7 +46,7 @@ export class Program {
       this.#child.once("error", reject);
       this.#child.once("exit", (code, signal) => {
         this.#end = { code, signal };
-        // Its children would keep its output open.
+        // Children that survive would keep the output open.
         this.killAll();
         running.delete(this);
       });
@@ -86,11 +85,11 @@ export class Program {
     try {
       process.kill(process.platform === "win32" ? this.pid : -this.pid, "SIGKILL");
     } catch {
-      // No process is left.
+      // No process of the group is left.
     }
   }
 
-  /** Resolves when every thread of every process of it is stopped. */
+  /** Resolves when every thread of every process of the group is stopped. */
   async stopAll(): Promise<void> {
     if (process.platform === "win32") {
       throw new HoldfastError(
@@ -109,7 +108,6 @@ export class Program {
   }
 }
 
-/** Stopped, or exited. */
 const STOPPED_STATES = /^[TtZX]/;
 
 function isStopped(group: number): boolean {
@@ -134,7 +132,7 @@ function threadsOf(pid: string): string[] {
 function statOf(folder: string): { state: string; group: number } | null {
   try {
     const stat = readFileSync(`${folder}/stat`, "utf8");
-    // The program's name may hold anything, so count from its closing bracket.
+    // The program's name may contain anything, so parse from its closing bracket on.
     const [state = "", , group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
     return { state, group: Number(group) };
   } catch {

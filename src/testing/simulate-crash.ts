@@ -28,17 +28,11 @@ const DEFAULT_MEMORY_MB = 128;
 export interface CrashOptions extends ProgramOptions {
   /** How the program ends. */
   by: "SIGKILL" | "SIGTERM" | "out-of-memory" | "power-cut";
-  /**
-   * The crash comes once the program has printed this on standard output, or the returned promise has resolved. Optional for
-   * "out-of-memory".
-   */
+  /** The crash comes once the program prints this on stdout, or the promise resolves. Optional for "out-of-memory". */
   when?: string | RegExp | ((program: { readonly pid: number; readonly stdout: string }) => unknown);
   /** Megabytes for "out-of-memory": of its heap from the start, or beyond what it has when it is to end. Default: 128. */
   memory?: number;
-  /**
-   * "heap": V8 limits what JavaScript has. "kernel": limits all memory of the process, also buffers, SQLite and native
-   * modules; needs Linux and `when`. Default: "heap".
-   */
+  /** "heap" limits V8's heap; "kernel" also SQLite, buffers and native modules: needs Linux and `when`. Default: "heap". */
   limit?: "heap" | "kernel";
   /** For a power cut: the database, and where its image goes. `torn`: a number that selects unsynced sectors to keep. */
   image?: { from: string; to: string; torn?: number };
@@ -116,11 +110,11 @@ function check(options: CrashOptions): void {
 function programOptions(options: CrashOptions): ProgramOptions {
   if (options.by === "out-of-memory") return withLittleMemory(options);
   const inherited = inheritedOptions(options);
-  // A process that opens the image later sees that the host was restarted: a power cut is not counted as a crash.
+  // A process that opens the image later sees a restarted host, so it does not count the power cut as a crash.
   return options.by === "power-cut" ? { ...inherited, env: { ...inherited.env, [BOOT_VARIABLE]: randomUUID() } } : inherited;
 }
 
-/** Started as this process was, so that it finds the same modules. */
+/** Starts the program with the options of this process, so that it finds the same modules. */
 function inheritedOptions({ args = [], cwd, env = {}, execArgv = inheritedArguments() }: ProgramOptions): ProgramOptions {
   return { args, ...(cwd === undefined ? {} : { cwd }), env, execArgv };
 }
@@ -153,7 +147,7 @@ async function crash(
     case "power-cut": {
       await program.stopAll();
       const { from, to, torn = null } = image as NonNullable<CrashOptions["image"]>;
-      // In a process of its own, because the test's process may have the database open.
+      // Cut the power in a process of its own, because the test's process may have the database open.
       const left = await runTaskApart("cutPower", { from: resolve(from), to: resolve(to), torn });
       program.killAll();
       return left;
@@ -163,7 +157,7 @@ async function crash(
 
 const BYTES_PER_MB = 1024 * 1024;
 
-/** The kernel (`prlimit` of util-linux) gives the process at most this much memory beyond what it has. */
+/** Makes the kernel (`prlimit` of util-linux) allow the process at most this much memory beyond what it has. */
 function limitMemory(pid: number, megabytes: number): void {
   try {
     const [, kilobytes] = /^VmData:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];

@@ -73,7 +73,7 @@ function isJob(one: unknown): boolean {
   return typeof (one as { id?: unknown } | null)?.id === "string";
 }
 
-/** Checks the shape: the handle may come from another copy of this package. */
+/** Checks the shape, because the handle may come from another copy of this package. */
 export function checkHandle(hf: unknown, call: string): void {
   if (typeof hf === "object" && hf !== null && "engine" in hf && "jobs" in hf) return;
   throw invalidOption(`${call} needs a handle, got ${describeValue(hf)}.`, "Give what open() returned.");
