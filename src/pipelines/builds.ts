@@ -116,7 +116,7 @@ export class Builds {
     return this.#resume(pipeline, id, options, "program");
   }
 
-  /** @internal The same, but it also runs targets again that may have killed the orchestrator. */
+  /** @internal Resumes a build, and also runs targets again that may have killed the orchestrator. */
   resumeByOperator(pipeline: Pipeline, id: string, options: BuildOptions & { token?: string }): Promise<BuildHandle> {
     return this.#resume(pipeline, id, options, "operator");
   }
@@ -152,10 +152,7 @@ export class Builds {
     return this.#leading(runtime, answer, lead, checked);
   }
 
-  /**
-   * Builds, waits until the source changes, and builds again until the signal aborts. An interrupted build is resumed; a
-   * build that paused for its budget waits for an approval.
-   */
+  /** Builds after each change of the source until the signal aborts. It resumes an interrupted build; a paused one waits. */
   watch<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): AsyncIterable<Build> {
     this.#parts.refuseClosing();
     const runtime = this.#runtime(pipeline);
@@ -346,7 +343,7 @@ export class Builds {
   }
 }
 
-/** Audits a rejected token, without the token, in a transaction of its own: the rejected one was rolled back. */
+/** Audits a rejected token, without its text, in a transaction of its own, because the rejected one was rolled back. */
 async function watched<T>(engine: Engine, build: string, use: () => Promise<T>): Promise<T> {
   try {
     return await use();
@@ -356,7 +353,7 @@ async function watched<T>(engine: Engine, build: string, use: () => Promise<T>):
   }
 }
 
-/** One audit entry for repeated rejections within this time, so that a script that guesses tokens does not fill the log. */
+/** Rejections within this time share one audit entry, so that a script that guesses tokens does not fill the log. */
 const FOLD_MS = 3_600_000;
 
 async function writeDown({ store, log, clock }: Engine, build: string, code: string): Promise<void> {
@@ -395,7 +392,7 @@ function conflict({ pipeline, build, pid, host, program, programHash, acquiredAt
   );
 }
 
-/** The targets and the queue belong to another host. */
+/** Rejects a build whose targets and queue belong to another host. */
 function refuseElsewhere({ id, pipeline, queue, state }: BuildRow, model: Model): void {
   if (queue === model.queue || pipeline !== model.name || hasEnded(state)) return;
   throw new HoldfastError(

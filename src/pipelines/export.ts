@@ -17,7 +17,6 @@ const PAGE = 200;
 interface Exported {
   stage: string;
   target: string;
-  /** The ids of the target's ancestors, then its own. */
   ids: string[];
   build: string;
   hash: string;
@@ -25,7 +24,7 @@ interface Exported {
   files: { path: string; name: string; hash: string; size: number }[];
 }
 
-/** A file of a result. `from`: the artifact with its bytes, or the result whose row has them. */
+/** A file of a result. Its bytes come from an artifact, or from the result's row. */
 interface ResultFile {
   name: string;
   hash: string;
@@ -40,7 +39,7 @@ interface Found extends ToPlace {
 
 type File = { path: string } & ResultFile["from"];
 
-/** Outputs as `<stage>/<target>.json`, or `.bin` for bytes; an artifact as `<stage>/<target>/<name>`. */
+/** Exports outputs as `<stage>/<target>.json`, or `.bin` for bytes, and artifacts as `<stage>/<target>/<name>`. */
 export async function exportBuild(
   parts: { store: Store; artifacts: Artifacts },
   build: BuildRow,
@@ -125,12 +124,12 @@ interface Placed {
   artifacts: string[];
 }
 
-/** Paths from ids, names and stages alone: plain ids first, at their path; others, and collisions, get a hash in the name. */
+/** Chooses paths by ids, names and stages alone. Plain ids are placed first, at their path; others and collisions get a hash. */
 export class ExportPlaces {
   readonly #files = new ExportNames();
   readonly #folders = new Map<string, string>();
 
-  /** Stages that are not exported reserve their folders, too. */
+  /** Stages that are not exported reserve their folders, too, so that a stage has the same folder in every export. */
   constructor(stages: readonly string[]) {
     const taken = new ExportNames();
     for (const stage of plainFirst(stages, (name) => name)) {

@@ -110,7 +110,7 @@ export class Model {
     return place !== undefined && place.segment === from.segment && place.index >= from.index;
   }
 
-  /** `limits` sees what the handler will see. */
+  /** Creates the job of a stage. Its limits see the input that the handler will see. */
   stageJob(place: StagePosition, work: { build: BuildKey; path: string; context: string }, input: unknown): NewJob {
     const { declared } = place;
     const job = this.#stageJob(place, work, {});
@@ -123,7 +123,7 @@ export class Model {
     return this.#stageJob(place, work, { children: true });
   }
 
-  /** Runs a stage's `remove`. `gone`: the target is deleted afterwards; otherwise it continues. */
+  /** Runs a stage's `remove`. With `gone`, the target is deleted afterwards; otherwise it continues. */
   removeJob(
     place: StagePosition,
     work: { build: BuildKey; path: string; segment: number },
@@ -145,7 +145,7 @@ export class Model {
     };
   }
 
-  /** `failed`: only targets that failed before the build was resumed. */
+  /** Creates a listing's job. With "failed", it lists only targets that failed before the build was resumed. */
   listingJob(build: BuildKey | null, round: number, which?: "failed"): NewJob {
     const listed = this.segments.find((segment) => segment.round === round && segment.from !== "expand") as Segment;
     const work: NewWork = { build, kind: "listing", stage: "", segment: listed.index, path: "" };
@@ -159,7 +159,7 @@ export class Model {
   #stageJob({ stage, segment, position }: StagePosition, work: { build: BuildKey; path: string }, more: object): NewJob {
     return {
       ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
-      // Targets near their end go first, so that targets finish one by one and not all at the end.
+      // Targets near their end run first, so that targets finish one by one, and not all at the end.
       priority: position + 1,
       input: JSON.stringify({ stage: stage.name, target: work.path, ...more }),
       work: { build: work.build, kind: "stage", stage: stage.name, segment: segment.index, path: work.path },
@@ -194,7 +194,7 @@ export class Model {
   }
 }
 
-/** Idempotency key for outside services: the same for every attempt at the same work. */
+/** Returns the idempotency key for outside services, which is the same for every attempt at the same work. */
 export function workKey(databaseId: string, pipeline: string, stage: string, context: string): string {
   return hash("sha256", JSON.stringify(["holdfast.work.1", databaseId, pipeline, stage, context]));
 }
@@ -240,7 +240,6 @@ export function checkBuildOptions(model: Model, options: BuildOptions & { token?
   const names = new Set(definition.stages.map(({ name }) => name));
   const chosen = checkNames(only, "only");
   const targets = chosen.filter((name) => !names.has(name));
-  // Rejects invalid globs.
   void new OnlyTargets(targets);
   if (signal !== undefined) checkSignal(signal, "signal");
   return {
@@ -274,9 +273,8 @@ export function loadedFrom(pipeline: Pipeline, file: string): void {
 }
 
 /**
- * Hash of the program that runs a pipeline: its `module`, else the file it was loaded from, else the main script, with their
- * static relative imports. "" without a file, as with `node -e`. Computed once, because later changes of the files do not
- * change the running program.
+ * Hashes the program that runs a pipeline (its `module`, else the file it was loaded from, else the main script) and its static
+ * relative imports. Computed once, because later changes of files do not change a running program. Returns "" without a file.
  */
 export function programHash(definition: PipelineDefinition): Promise<string> {
   const { module } = definition;
@@ -292,7 +290,7 @@ async function hashFiles(entry: string): Promise<string> {
   const read = async (path: string): Promise<void> => {
     if (files.has(path)) return;
     files.set(path, "");
-    // A match may be text that only looks like an import.
+    // The match may be text that only looks like an import, so a missing file is no error.
     const bytes = await readFile(path).catch(() => null);
     if (bytes === null) return void files.delete(path);
     files.set(path, hash("sha256", bytes));
@@ -301,7 +299,7 @@ async function hashFiles(entry: string): Promise<string> {
   };
   await read(entry);
   if (files.size === 0) return "";
-  // Relative paths, so that the same program has the same hash in another folder.
+  // Use relative paths, so that the same program has the same hash in another folder.
   const named = [...files].map(([path, content]) => [relative(dirname(entry), path).replaceAll("\\", "/"), content]);
   return hash("sha256", JSON.stringify(named.sort(([a = ""], [b = ""]) => (a < b ? -1 : 1))));
 }

@@ -25,7 +25,7 @@ import type { PipelineRuntime } from "./pipeline-runtime.ts";
 import type { BuildStore, Store } from "../store/store.ts";
 
 const MIN_LOOK_INTERVAL_MS = 25;
-/** Upper bound between two looks, because a notification may be lost. */
+/** The longest time between two looks at the build, because a notification may be lost. */
 const MAX_LOOK_INTERVAL_MS = 1_000;
 /** How long a pausing build waits for running attempts, which have been paid for already. */
 const PAUSE_DRAIN_MS = 24 * 3_600_000;
@@ -36,7 +36,7 @@ interface OrchestratorParts {
   row: OrchestratedBuild;
   lock: LockToken;
   worker: Worker;
-  /** Called before the orchestrator releases the build: listings stop, since the next orchestrator continues them. */
+  /** Called before the orchestrator releases the build. Listings stop then, because the next orchestrator continues them. */
   onLeave: () => void;
 }
 
@@ -56,7 +56,7 @@ export class Orchestrator {
   #over = false;
   /** The queue stays paused until leftovers of earlier builds are cleared. */
   #isQueuePaused: boolean;
-  /** Targets that failed before the resume are still to be listed again. */
+  /** True while targets that failed before the resume are still to be listed again. */
   #retries: boolean;
   #stopping: Promise<void> | null = null;
 
@@ -75,7 +75,6 @@ export class Orchestrator {
     this.#soon(0);
   }
 
-  /** Resolves when the build was read again. */
   get changed(): Promise<void> {
     return this.#changed.promise;
   }
@@ -145,7 +144,7 @@ export class Orchestrator {
     const isFailing = startsNothingNew(progress);
     const { engine, model, lock } = this.#parts;
     if (this.#retries && !isFailing && row.listing === "done" && (row.round === 0 || row.open === 0)) {
-      // Lists failed targets again from round 0 on. Gathers behind them run again if their members have changed.
+      // List failed targets again from round 0 on. Gathers behind them run again if their members have changed.
       const listing = model.listingJob(row.key, 0, "failed");
       this.#retries = !(await engine.store.builds.advance(row.id, lock, { round: 0, listing }));
       return;
@@ -188,7 +187,7 @@ export class Orchestrator {
     }
   }
 
-  /** Another process took the lock, or an operator broke it. */
+  /** Ends this orchestrator, because another process took the lock or an operator broke it. */
   #lost(): void {
     if (this.#over) return;
     const { engine, row } = this.#parts;
@@ -210,7 +209,7 @@ export class Orchestrator {
     this.#end.resolve({ row: last, ...(token === undefined || hasEnded(last.state) ? {} : { token }) });
   }
 
-  /** Running attempts have ended after the pause. Fails the build if a larger budget would not help. */
+  /** Runs when the attempts in flight at the pause have ended. It fails the build if a larger budget would not help. */
   async #afterPause(paused: BuildRow): Promise<BuildRow> {
     const { engine } = this.#parts;
     try {
@@ -334,7 +333,7 @@ export function sourceChanges({ model, folders, engine }: PipelineRuntime): Sour
   return new SourceChanges({ source: model.definition.source, folders, clock: engine.clock, log: engine.log });
 }
 
-/** Null: the budget needs an approval first, or another process orchestrates a build. */
+/** Returns null if the budget needs an approval first, or another process orchestrates a build. */
 async function next({ runtime, signal, start, resume }: WatchParts, isFirst: boolean): Promise<BuildHandle | null> {
   const { builds } = runtime.engine.store;
   try {
@@ -349,7 +348,7 @@ async function next({ runtime, signal, start, resume }: WatchParts, isFirst: boo
   }
 }
 
-/** The build that can be resumed; a pipeline has at most one. */
+/** Returns the build that can be resumed. A pipeline has at most one. */
 export async function unfinished(builds: BuildStore, pipeline: string): Promise<BuildRow | null> {
   return (await newestBuild(builds, pipeline, "BUDGET_PAUSE")) ?? newestBuild(builds, pipeline, "CRASHED");
 }

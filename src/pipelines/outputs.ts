@@ -203,7 +203,6 @@ function partsOf(result: StoredResult | null): (ContextParts & { members?: strin
   return result === null || result.parts === null ? null : (JSON.parse(result.parts) as ContextParts & { members?: string });
 }
 
-/** Whether the stage's code differs from that of the earlier result although its version is the same. */
 async function isEdited(store: Store, build: BuildRow, before: StoredResult | null, stage: string): Promise<boolean> {
   if (before === null || before.build === build.id) return false;
   const earlier = await buildById(store.builds, before.build);
@@ -242,7 +241,7 @@ export async function viewBuild(store: Store, row: BuildRow, token?: string): Pr
   };
 }
 
-/** `left`: targets at a stage or before it in its segment; a gather of a later round counts as one. Ended builds have none left. */
+/** Counts targets by stage. `left` counts those at the stage or before it in its segment, and 1 for a gather of a later round. */
 function stageViews(row: BuildRow): Build["stages"] {
   const counts = new Map(row.stages.map((one) => [one.stage, one]));
   const views: Build["stages"] = {};

@@ -54,24 +54,22 @@ export class PipelineRuntime {
     this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claimFile(id, fingerprint));
   }
 
-  /** On PostgreSQL, artifacts need a folder that the user names. */
   get hasArtifacts(): boolean {
     return this.engine.location.kind === "sqlite" || this.engine.artifactFolder.path !== null;
   }
 
-  /** File targets need the artifact folder for copies and snapshots. */
+  /** Opens the artifact folder for a source of files, which needs it for copies and snapshots. */
   async ready(): Promise<void> {
     if (this.model.definition.source.kind === "files") await this.artifacts();
   }
 
   prefetch(claimed: Claimed): void {
     const view = this.#views.get(claimed.job);
-    // The attempt gets the error.
+    // The attempt gets the error when it awaits the view.
     view.catch(() => {});
     this.#prefetched.set(claimed, view);
   }
 
-  /** Null: the job is no work item any more. */
   view(claimed: Claimed): Promise<WorkView | null> {
     const view = this.#prefetched.get(claimed);
     this.#prefetched.delete(claimed);
@@ -91,7 +89,7 @@ export class PipelineRuntime {
     const { source } = this.model.definition;
     const { artifactFolder } = this.engine;
     const pathOf = () => this.pathOf(id);
-    // Most files are only compared by their fingerprint, so the path is computed on use.
+    // Compute the path on use, because most files are only compared by their fingerprint.
     return new ClaimedFile({
       id,
       fingerprint,
@@ -147,7 +145,6 @@ export class PipelineRuntime {
   }
 }
 
-/** The database's own files are never targets. */
 function ownFiles({ location, artifactFolder }: Engine): string[] {
   const { path } = artifactFolder;
   const own =
@@ -158,10 +155,10 @@ function ownFiles({ location, artifactFolder }: Engine): string[] {
   return [...own.map((suffix) => database + suffix), ...(path === null ? [] : [path])];
 }
 
-/** A crash loses at most the costs reported within this time; an attempt that ends sooner reports them when it settles. */
+/** A crash loses at most the costs reported within this time. An attempt that ends sooner reports them when it settles. */
 const COST_SAVE_DELAY_MS = 50;
 
-/** Adds up what running attempts report, and saves it before they end so that a crash does not lose it. */
+/** Adds up the costs that running attempts report, and saves them before the attempts end so that a crash does not lose them. */
 export class CostRecorder {
   readonly #engine: Engine;
   readonly #unsaved = new Set<Attempt>();
@@ -232,7 +229,7 @@ export class BudgetReserver {
     }
   }
 
-  /** The stage's own estimate, else the mean cost of its past attempts; null: there is neither. */
+  /** Returns the stage's own estimate, else the mean cost of its past attempts, or null if there is neither. */
   async knownEstimate({ stage }: StagePosition, context: { target: unknown; input: unknown }): Promise<Amount | null> {
     return stageEstimate(stage, context) ?? this.mean(stage.name);
   }

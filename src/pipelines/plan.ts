@@ -16,7 +16,7 @@ import type { CheckedOptions, Model, StagePosition } from "./model.ts";
 
 /** What a build would run, reuse and cost now. */
 export interface Plan {
-  /** `unknown`: targets behind a stage that has to run first. */
+  /** `unknown` counts targets behind a stage that has to run first. */
   stages: Record<string, { run: number; cached: number; unknown: number } & Estimated>;
   removed: number;
   estimate: Cost;
@@ -26,7 +26,7 @@ export interface Plan {
 }
 
 export interface Estimated {
-  /** Empty where the cost is unknown. */
+  /** Empty if the cost is unknown. */
   estimate: Cost;
   /** The cost is at most the estimate: a constant for each target that may run. */
   upperBound?: true;
@@ -83,7 +83,6 @@ function dryRun(
 ) {
   const { model, engine } = runtime;
   const { settings, budget } = options;
-  // The row that the build would have.
   const row = { key: 0, id: "", hash: model.hash, options: JSON.stringify(settings), budget } as unknown as BuildRow;
   const buildContext = new BuildContext(engine.store, model, row);
   const counter = new Counter(runtime, buildContext);
@@ -103,7 +102,7 @@ class Counter implements TargetRegister {
   readonly #runtime: PipelineRuntime;
   readonly #buildContext: BuildContext;
   readonly #planner: StagePlanner;
-  /** Its own, so that it reads current costs. */
+  /** A separate reserver, so that it reads current costs. */
   readonly #budget: BudgetReserver;
   readonly #stages: Map<string, Counted>;
   readonly #fixed: Map<string, Amount>;
@@ -160,7 +159,7 @@ class Counter implements TargetRegister {
 
   async goneSince(): Promise<void> {}
 
-  /** A gather without `by` has one group; how many groups another gather will have is unknown. */
+  /** Counts unknown groups. A gather without `by` has one group; how many groups another gather will have is unknown. */
   async unknownGroups(segment: Segment): Promise<void> {
     await this.#unknown(segment.stages, 1, segment.stages[0]?.by === null);
     await this.#unknownChildren(segment, null);
@@ -194,7 +193,7 @@ class Counter implements TargetRegister {
     const place = this.#runtime.model.place(name as string);
     const counted = this.#of(place.stage.name);
     counted.run++;
-    // Awaited before the addition, because other targets are counted concurrently.
+    // Await before the addition, because other targets are counted concurrently.
     const amount = flow.to === "work" ? await this.#estimate(place, live, flow.completed) : NO_COST;
     price(counted, amount, 1);
     await this.#unknown(segment.stages.slice(place.index + 1), 1);
@@ -207,7 +206,7 @@ class Counter implements TargetRegister {
     return this.#budget.knownEstimate(place, { target: live.target, input });
   }
 
-  /** Prices by fixed estimates, else by the mean of past attempts. `isCounted`: there are at most `many` targets. */
+  /** Prices targets by fixed estimates, else by the mean of past attempts. `isCounted`: there are at most `many` targets. */
   async #unknown(stages: Segment["stages"], many: number, isCounted = true): Promise<void> {
     for (const stage of stages) {
       if (!this.#buildContext.includes(this.#runtime.model.place(stage.name))) return;
@@ -253,7 +252,6 @@ class Counter implements TargetRegister {
   }
 }
 
-/** Adds the cost of `many` equal targets; null: the cost is unknown. */
 function price(counted: Counted, amount: Amount | null, many: number): void {
   if (amount === null) return void (counted.unpriced += many);
   counted.priced += many;

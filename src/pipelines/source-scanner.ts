@@ -31,15 +31,13 @@ const MAX_PLAN_READ_BYTES = 16 * 1024 * 1024;
 /** Delay before a released listing can be claimed again, so that this process does not claim it at once. */
 const RELIST_DELAY_MS = 200;
 
-/** Where an interrupted listing continues; null: at the start. Undefined: nothing was written yet. */
+/** Where an interrupted listing continues: null for the start, undefined if nothing was written yet. */
 type Cursor = string | null | undefined;
 
 interface Listed {
   id: string;
   cursor: string | null;
-  /** Bytes that have to be read to find it. */
   size: number;
-  /** Null: it disappeared during the listing. */
   find: (row: TargetRow | undefined) => Promise<Found | null>;
 }
 
@@ -49,9 +47,9 @@ export interface ScannerParts {
   register: TargetRegister;
   values: Values;
   signal: AbortSignal;
-  /** The process is about to release the build, and the next orchestrator continues after the cursor. */
+  /** Whether the process is about to release the build. The next orchestrator continues after the cursor. */
   isLeaving?: () => boolean;
-  /** A plan: takes no snapshots. */
+  /** True for a plan, which takes no snapshots. */
   dry?: boolean;
   onSkipped?: (file: SkippedFile) => void;
 }
@@ -90,11 +88,11 @@ export class SourceScanner {
     await this.#addAll(batch);
     if (there !== null) await register.goneSince(this.#segment, there);
     if (isFiles && typeof cursor === "string") await this.#listAgain(cursor);
-    // Targets outside of `only` still exist.
+    // With `only`, targets that were not listed still exist, so none is gone.
     if (this.#only.isAll) await register.gone(this.#segment);
   }
 
-  /** The first targets, for their estimates. */
+  /** Finds the first targets, whose estimates are checked. */
   async first(most: number): Promise<void> {
     const wanted: Listed[] = [];
     let [looked, size] = [0, 0];
@@ -139,7 +137,7 @@ export class SourceScanner {
     end();
     await register.addTargets(segment, found);
     await register.gone(segment);
-    // The build may have listed groups earlier whose members have moved to other groups.
+    // The build may have listed groups earlier whose members have moved to other groups since.
     await register.goneSince(segment, there);
   }
 
@@ -156,7 +154,7 @@ export class SourceScanner {
       yield { id: file.id, cursor: file.id, size: file.stat.size, find: (row) => this.#findFile(source, file, row) };
   }
 
-  /** Lists the files up to the cursor again: they may have changed or be gone since. */
+  /** Lists the files up to the cursor again, because they may have changed or disappeared since. */
   async #listAgain(cursor: string): Promise<void> {
     let after: string | undefined;
     let batch: Listed[] = [];
@@ -173,7 +171,6 @@ export class SourceScanner {
     await look(cursor);
   }
 
-  /** Returns an empty batch. */
   async #addAll(batch: readonly Listed[]): Promise<Listed[]> {
     for (let at = 0; at < batch.length; at += TARGET_BATCH_SIZE) await this.#add(batch.slice(at, at + TARGET_BATCH_SIZE));
     return [];
@@ -182,7 +179,7 @@ export class SourceScanner {
   async #add(batch: readonly Listed[], movesCursor = true): Promise<Found[]> {
     const { buildContext, register } = this.#parts;
     this.refuseLeaving();
-    // Duplicates of one item are equal.
+    // Duplicates of one item are equal, so any of them will do.
     const unique = [...new Map(batch.map((one) => [one.id, one])).values()];
     const rows = await buildContext.rows(
       this.#segment,
@@ -222,13 +219,13 @@ export class SourceScanner {
     return value.artifact === null ? plain : { ...plain, artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
   }
 
-  /** Nothing is written until all targets named by `only` were found, so that a typing error starts no work. */
+  /** Whether to write the batch. Nothing is written before all targets in `only` are found: a typing error starts no work. */
   #isFull(batch: readonly unknown[]): boolean {
     if (++this.#listed % TARGET_BATCH_SIZE === 0) this.refuseLeaving();
     return this.#only.isMet && batch.length >= TARGET_BATCH_SIZE;
   }
 
-  /** Throws when this process is about to leave the build: another process continues the listing. */
+  /** Throws if this process is about to leave the build, because another process continues the listing. */
   refuseLeaving(): void {
     const { signal, isLeaving } = this.#parts;
     signal.throwIfAborted();

@@ -54,14 +54,12 @@ export interface Task {
   place: StagePosition;
   row: TargetRow;
   live: Parent;
-  /** How often the target's file has changed in this build. */
   churn: FileChurn;
-  /** The job only creates the children of an expand that ran just before and is counted already. */
+  /** True if the job only creates the children of an expand that ran just before and is counted already. */
   isChildren: boolean;
   completed: CompletedStages;
   context: Context;
   writer: TargetWriter;
-  /** Stored by the handler. */
   artifacts: NamedArtifact[];
   /** The isolated child process read different bytes. */
   isSpoiled: boolean;
@@ -69,7 +67,7 @@ export interface Task {
 
 export type HandedContext = StageContext<unknown, unknown, Record<string, unknown>>;
 
-/** Plain properties, so that handlers can spread the context. */
+/** Returns the handler's context. Its properties are plain, so that handlers can spread it. */
 export async function stageContext(task: Task): Promise<HandedContext> {
   const { runtime, attempt, place, completed, context, live } = task;
   const { stage } = place;
@@ -88,7 +86,7 @@ export async function stageContext(task: Task): Promise<HandedContext> {
     cost: (cost) => runtime.costs.add(attempt, cost, `A cost of stage "${stage.name}"`),
     artifact: async (name, data) => {
       const named = checkName(name, "An artifact's name");
-      // Checked before the data is stored, so that two concurrent calls cannot both store the name.
+      // Check before the data is stored, so that two concurrent calls cannot both store the name.
       checkArtifactName(named);
       if (names.has(named)) {
         throw new HoldfastError(
@@ -105,7 +103,7 @@ export async function stageContext(task: Task): Promise<HandedContext> {
   };
 }
 
-/** Input of the idempotency key. A rerun gets a key of its own. */
+/** Returns the input of the idempotency key. A rerun gets a key of its own. */
 async function subjectOf({ runtime, buildContext, row, place: { stage }, context: { hash } }: Task): Promise<string> {
   if (buildContext.reruns(stage.name)) return `${hash}:${buildContext.build.id}`;
   if (stage.remove === null && stage.kind !== "expand") return hash;
@@ -124,7 +122,6 @@ export interface GatherInput {
 
 const INPUTS_PER_PAGE = 200;
 
-/** The members of a gather's group, ordered by path, read page by page. */
 export async function* gatherInputs(task: Task): AsyncGenerator<GatherInput> {
   const { runtime } = task;
   for await (const page of memberPages(task, INPUTS_PER_PAGE)) {
@@ -159,10 +156,10 @@ async function* memberPages({ runtime, attempt, place, row }: Task, limit: numbe
 
 const MEMBERS_PER_PAGE = 1_000;
 
-/** A longer list of members is not stored: this many are a megabyte or two in the result's row. */
+/** A longer list of members is not stored. This many take a megabyte or two in the result's row. */
 const MAX_STORED_MEMBERS = 50_000;
 
-/** The gather's members, compressed, for `why`; null: there are too many. */
+/** Returns the gather's members, compressed, for `why`; null if there are too many. */
 export async function memberList(task: Task): Promise<string | null> {
   const { runtime, place, view } = task;
   const own = new Set((runtime.model.segments[place.segment.index - 1] as Segment).stages.map(({ name }) => name));
@@ -249,17 +246,16 @@ export async function* childrenIn(
   if (batch.length > 0) yield batch;
 }
 
-/** The list is the expand's result; after its commit, a job of its own creates the targets in batches, and can restart. */
+/** The list is the expand's result. After its commit, a separate job creates the targets in batches, and can restart. */
 export function wayToChildren({ runtime, buildContext, place, row, completed }: Task): PlannedWay {
   const steps = [...completed, { stage: place.stage.name, result: null, output: "none" as const }];
   const job = runtime.model.childrenJob(place, { build: buildContext.build.key, path: row.path });
   return { flow: { to: "work", completed: steps, job }, passed: [] };
 }
 
-/** Errors after which an artifact cannot be read again. */
 const LOST_ARTIFACT_CODES = new Set(["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"]);
 
-/** The list of children that an expand has yielded. Null: the expand has to run. */
+/** Finds the list of children that an expand has yielded. Returns null if the expand has to run. */
 export async function findChildren({ runtime, writer, place, context, row, isChildren }: Task): Promise<FoundResult | null> {
   const found = await writer.planner.lookUpChildren(place, context, row.completed, isChildren);
   if (found === null || found.output.artifact === null) return found;
@@ -293,7 +289,6 @@ export async function addChildren(task: Task, { key, output }: FoundResult): Pro
   task.work.target = advanced(task, planned);
 }
 
-/** The target as it continues after this attempt. */
 export function advanced({ live, row, churn }: Pick<Task, "live" | "row" | "churn">, planned: PlannedWay): ListedTarget {
   return listedTarget(live, row, withChurn(planned, { ...churn, waited: false }));
 }
@@ -318,18 +313,18 @@ export async function restartLater(task: Task): Promise<void> {
     throw new SettleAs(permanentFailure(error));
   }
   const target = await restarted(task, { times, waited: true }, { delay });
-  // The rows would describe bytes that no longer exist.
+  // Drop the callbacks, whose rows would describe bytes that no longer exist.
   task.attempt.commit = undefined;
   Object.assign(task.work, { result: null, target });
 }
 
-/** Restarts the target with the highest priority: the file changed while the restart was delayed. */
+/** Restarts the target with the highest priority, because the file changed while the restart was delayed. */
 export async function restartNow(task: Task): Promise<void> {
   const priority = 2 * task.runtime.model.definition.stages.length;
   task.work.target = await restarted(task, { ...task.churn, waited: false }, { priority });
 }
 
-/** The target from its first stage on, with the bytes that its file has now. */
+/** Returns the target at its first stage, with the bytes that its file has now. */
 async function restarted(
   { runtime, writer, row, place, live }: Task,
   churn: FileChurn,
@@ -337,7 +332,7 @@ async function restarted(
 ): Promise<ListedTarget> {
   const path = runtime.pathOf(row.id);
   const stat = statNow(path);
-  // The path may be a link that leads out of the root now.
+  // By now, the path may be a link that leads out of the root.
   const isThere = stat !== null && runtime.isInside(path);
   const fingerprint = isThere ? await fingerprintFile(path, stat, runtime.engine.clock) : null;
   if (fingerprint === null) {

@@ -41,7 +41,7 @@ export class StagePlanner {
   readonly #onExpanded: OnExpanded;
   readonly #looksOnly: boolean;
 
-  /** `looksOnly`: for a plan, where no target waits for a removal. */
+  /** `looksOnly` is set for a plan, where no target waits for a removal. */
   constructor(buildContext: BuildContext, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
     this.#buildContext = buildContext;
     this.#model = buildContext.model;
@@ -50,7 +50,7 @@ export class StagePlanner {
     this.#looksOnly = looksOnly;
   }
 
-  /** `old`: the stages that the target completed in earlier builds. */
+  /** Plans the way of a target. `old` has the stages that the target completed in earlier builds. */
   async plan(
     live: LiveTarget,
     segment: Segment,
@@ -88,7 +88,7 @@ export class StagePlanner {
     return planned;
   }
 
-  /** Of a target for which `isUnchanged` holds: then no stage has a function as its `match`. */
+  /** Returns the stages passed by a target for which `isUnchanged` holds: then no stage has a function as its `match`. */
   unchanged({ id }: TargetRow, segment: Segment): Passed[] {
     return segment.stages.map(({ name }) => {
       const { glob } = this.#model.place(name);
@@ -96,7 +96,6 @@ export class StagePlanner {
     });
   }
 
-  /** Whether the target can stay at the end of its segment. */
   isUnchanged(row: TargetRow, live: LiveTarget, segment: Segment): boolean {
     if (row.done === null || row.hash !== live.hash || row.value.hash !== live.value.hash) return false;
     if (!this.#buildContext.isWhole || segment.ends === "expand") return false;
@@ -104,7 +103,6 @@ export class StagePlanner {
     return row.done === this.#buildContext.doneMark(segment, live.inherited);
   }
 
-  /** Null: continue with the next stage. */
   async #step(
     live: LiveTarget,
     place: StagePosition,
@@ -150,7 +148,7 @@ export class StagePlanner {
     return null;
   }
 
-  /** Of an expand, only if the current children came from it; with `remove`, only if it was the last effect for this target. */
+  /** Finds a result. The current children of an expand must come from it; with `remove`, it must be this target's last effect. */
   async lookUp({ stage }: StagePosition, { hash, parts }: Context, old: CompletedStages): Promise<FoundResult | null> {
     if (stage.kind === "expand" && !hasChildrenOf(old, stage.name, hash)) return null;
     const found = await this.#buildContext.lookUp(stage, hash, parts.target.id);
@@ -159,7 +157,7 @@ export class StagePlanner {
     return isOutside && (before?.result !== found?.key || before?.undone === true) ? null : found;
   }
 
-  /** Children to recreate without a run; an expand with `remove` had another effect since. `isOwn`: the expand just ran. */
+  /** Finds children to recreate without a run: with `remove` only those of the last effect, or of this attempt (`isOwn`). */
   async lookUpChildren(
     { stage }: StagePosition,
     { hash, parts }: Context,
@@ -195,7 +193,7 @@ export class StagePlanner {
     return flow;
   }
 
-  /** Keeps later stages of earlier builds: if the target does not reach them again, their effects have to be removed. */
+  /** Keeps later stages of earlier builds, whose effects are removed if the target does not reach them again. */
   #withOld(steps: readonly Step[], old: CompletedStages, from: StagePosition): CompletedStages {
     return [...steps, ...old.filter(({ stage }) => this.#model.isFrom(stage, from))];
   }
@@ -208,19 +206,18 @@ export class StagePlanner {
   }
 }
 
-/** Whether builds up to now have this result for the target. When a target goes, its results are marked as gone (`undone`). */
+/** Whether builds up to now have this result for the target. If the target goes, its results are marked as gone (`undone`). */
 export function hasResult(completed: CompletedStages, stage: string, key: ResultKey): boolean {
   const step = findStep(completed, stage);
   return step?.result === key && step.undone !== true;
 }
 
-/** Whether the target's children are those that the expand made for this context. When a target goes, its children do. */
 function hasChildrenOf(completed: CompletedStages, expand: string, hash: string): boolean {
   const step = findStep(completed, expand);
   return step?.output === childrenOf(hash) && step.undone !== true;
 }
 
-/** `row`: the target as it was read; undefined: it is new. */
+/** Returns a target as it is written. `row` is the target as it was read, or undefined if it is new. */
 export function listedTarget(
   { path, id, parent, hash, fingerprint, value }: LiveTarget,
   row: TargetRow | undefined,
@@ -253,7 +250,6 @@ export interface LiveTarget {
   readonly parent: string | null;
   readonly hash: string;
   readonly fingerprint: string | null;
-  /** Input of the first stage. */
   readonly value: StoredValue;
   /** The stages that its parents completed. */
   readonly inherited: CompletedStages;
@@ -276,7 +272,6 @@ export class LiveTargets {
     this.#claimFile = claimFile;
   }
 
-  /** `text`: the stored fingerprint. */
   file(id: string, fingerprint: Fingerprint, text = JSON.stringify(fingerprint)): LiveTarget {
     const { hash } = fingerprint;
     const target = this.#claimFile(id, fingerprint);
@@ -329,7 +324,6 @@ export interface Context {
   input: unknown;
 }
 
-/** The last output of this segment, else the value that the target came with. */
 export function inputHash({ value, inherited }: LiveTarget, completed: CompletedStages): ValueHash {
   return lastStep(completed, inherited)?.output ?? value.hash;
 }
@@ -378,7 +372,7 @@ export class BuildContext {
     this.#found = new Batcher(LOOKUP_BATCH_SIZE, (keys) => store.work.lookUp(model.name, keys));
   }
 
-  /** The newest success: of a rerun stage this build's own, of one with `remove` (an effect per target) this target's own. */
+  /** Finds the newest success: a rerun stage needs one of this build, a stage with `remove` one of this target. */
   lookUp({ name: stage, reuse, remove }: StageDefinition, hash: string, path: string): Promise<FoundResult | null> {
     const context = reuse === "bytes" && remove === null ? { stage, hash } : { stage, hash, path };
     return this.#found.get(this.reruns(stage) ? { ...context, build: this.build.key } : context);
@@ -393,7 +387,7 @@ export class BuildContext {
     return targetPages(this.store.work, { ...which, pipeline: this.model.name, segment: index, limit: TARGET_BATCH_SIZE });
   }
 
-  /** Cached for targets that inherit nothing, which are nearly all. */
+  /** Caches marks of targets that inherit nothing, which are nearly all. */
   doneMark(segment: Segment, inherited: CompletedStages): string | null {
     if (inherited.length > 0) return doneMark(segment, inherited);
     let mark = this.#marks.get(segment.index);

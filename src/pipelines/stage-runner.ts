@@ -33,11 +33,10 @@ import { outputOf, type Reader } from "./values.ts";
 /** Retry interval while an earlier effect of the stage is still being removed. */
 const REMOVAL_RETRY_MS = 100;
 
-/** What the job of a work item says besides its stage and target. */
 interface StageJobInput {
   children?: boolean;
   churn?: FileChurn;
-  /** An effect to remove. `gone`: the target is gone, too; otherwise the stage no longer matches it. */
+  /** An effect to remove. `gone` says that the target is gone, too; otherwise the stage no longer matches it. */
   remove?: { result: ResultKey; gone: boolean };
 }
 
@@ -121,7 +120,7 @@ async function runOrReuse(task: Task): Promise<void> {
 async function run(task: Task, file: ClaimedFile | null): Promise<void> {
   const { work, place, context } = task;
   const { stage } = place;
-  // Of a gather also its members are stored, even if it fails.
+  // The members of a gather are stored, too, even if it fails.
   const members = stage.kind === "gather" ? await memberList(task) : null;
   const parts = JSON.stringify(members === null ? context.parts : { ...context.parts, members });
   work.context = { hash: context.hash, parts };
@@ -155,7 +154,7 @@ async function call(task: Task, expansion: Expansion | null): Promise<unknown> {
   return returned;
 }
 
-/** A value that cannot be stored now cannot be stored by a retry either. */
+/** Stores an output. A value that cannot be stored now cannot be stored by a retry either. */
 async function keep({ runtime, place, row }: Task, returned: unknown): Promise<StoredValue> {
   try {
     return await runtime.values.keep(returned, outputOf(place.stage.name, row.path));
@@ -176,7 +175,7 @@ function planAfter(task: Task, returned: unknown, output: StoredValue): Promise<
   return writer.planner.plan(live, place.segment, place.index + 1, steps, row.completed, reader);
 }
 
-/** The pending removal would undo what the stage does outside. */
+/** Rejects an attempt while a removal is pending, which would undo what the stage does outside. */
 function refuseRemoving({ removing, target }: WorkView, { stage }: StagePosition): void {
   if (!removing || stage.remove === null) return;
   const error = new Error(`what stage "${stage.name}" once made of ${JSON.stringify(target?.id)} is still being removed`);
@@ -203,7 +202,7 @@ async function removeEffect(prepared: Prepared, { result, gone }: NonNullable<St
     work.forget = { path: row.path, rev: row.rev };
     return;
   }
-  // The children need their parent until they are removed. The next listing finds the parent gone again.
+  // The children need their parent until they are removed. The next listing finds again that the parent is gone.
   const flow = { to: "end", completed: withoutStage(row, place), done: GONE_MARK, group: null, member: null } as const;
   work.target = advanced(prepared, { flow, passed: [] });
 }

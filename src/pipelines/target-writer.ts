@@ -13,15 +13,15 @@ export type Found = LiveTarget & { artifacts?: readonly NamedArtifact[] };
 
 /** Receives the targets of a listing: a build writes them, a plan counts them. */
 export interface TargetRegister {
-  /** `rows`: the targets as they are stored; default: they are read. `cursor`: where the listing continues after them. */
+  /** `rows` has the stored targets; without it they are read. `cursor` says where the listing continues after them. */
   addTargets(
     segment: Segment,
     found: readonly Found[],
     how?: { rows?: StoredTargets; cursor?: string | undefined },
   ): Promise<void>;
-  /** The listing is complete: targets that it did not find are gone. */
+  /** Called when the listing is complete: targets that it did not find are gone. */
   gone(segment: Segment): Promise<void>;
-  /** The range was listed again: targets that this build found there earlier and that are not in `there` are gone. */
+  /** Called when a range was listed again: targets that this build found there earlier and that are not in `there` are gone. */
   goneSince(segment: Segment, there: ReadonlySet<string>, range?: PathRange): Promise<void>;
 }
 
@@ -32,7 +32,7 @@ export interface PathRange {
   upTo: string;
 }
 
-/** Writes in batches, under the lease of the listing or expand. All writes can be repeated after a crash. */
+/** Writes targets in batches, under the lease of the listing or expand. All writes can be repeated after a crash. */
 export class TargetWriter implements TargetRegister {
   readonly planner: StagePlanner;
   readonly #buildContext: BuildContext;
@@ -71,7 +71,6 @@ export class TargetWriter implements TargetRegister {
     }
   }
 
-  /** Removes the children of `parent` that are not in `there`. */
   async goneBut(segment: Segment, parent: string, there: ReadonlySet<string>): Promise<void> {
     for await (const rows of this.#buildContext.pages(segment, { parent })) {
       const others = rows.filter(({ id }) => !there.has(id));
@@ -79,7 +78,6 @@ export class TargetWriter implements TargetRegister {
     }
   }
 
-  /** `proceed` is called before each batch. */
   async retryFailed(round: number, proceed: () => void): Promise<void> {
     const { store, build, model } = this.#buildContext;
     for (let after: ResultKey | 0 = 0; ;) {
@@ -108,7 +106,7 @@ export class TargetWriter implements TargetRegister {
     if (retried.length > 0) await this.#write({ segment: segment.index, targets, retried });
   }
 
-  /** Starts at the stage that failed; earlier stages are counted already. */
+  /** Returns the target at the stage that failed, because earlier stages are counted already. */
   async #from(segment: Segment, failed: string, row: TargetRow): Promise<ListedTarget> {
     const live = await this.#runtime.targets.of(row);
     const index = segment.stages.findIndex(({ name }) => name === failed);
@@ -121,8 +119,8 @@ export class TargetWriter implements TargetRegister {
   async #forget(segment: Segment, found: readonly TargetRow[]): Promise<void> {
     const below = segmentBelow(this.#buildContext.model, segment);
     const rows = await this.#withdrawn(segment, found, below !== null);
-    // Children first: while their parent exists, the next listing repeats this after a crash. The parent is marked as gone by
-    // then: if it comes back, its children are created again.
+    // Remove children first: while their parent exists, the next listing repeats this after a crash. The parent is marked as gone
+    // by then, so its children are created again if it comes back.
     const parents = new Set<string>();
     for (const { path } of below === null ? [] : rows) {
       await this.goneBut(below as Segment, path, NO_TARGETS);
@@ -172,7 +170,6 @@ export class TargetWriter implements TargetRegister {
       });
   }
 
-  /** Null: this build has listed the target already. */
   async #look(segment: Segment, live: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
     const isSeen = row !== undefined && this.#isSeen(row);
     if (isSeen && row.done !== GONE_MARK && row.hash === live.hash && row.value.hash === live.value.hash) return null;
@@ -191,7 +188,7 @@ export class TargetWriter implements TargetRegister {
       const there = rows.filter(({ done }) => done !== GONE_MARK);
       const found = there.map((row) => this.#runtime.targets.child(row, from));
       await this.addTargets(segment, found, { rows: new Map(there.map((row) => [row.path, row])) });
-      // Removals that an earlier build did not finish.
+      // These are removals that an earlier build did not finish.
       const left = rows.filter(({ done }) => done === GONE_MARK);
       if (left.length > 0) await this.#forget(segment, left);
     }
@@ -210,7 +207,7 @@ export function pathsOf(targets: readonly { path: string }[]): string[] {
   return targets.map(({ path }) => path);
 }
 
-/** The target was gone, so the effects of its stages were removed or will be. */
+/** Marks a step of a target that was gone: the effects of its stages were removed, or will be. */
 function undone(step: Step): Step {
   return { ...step, undone: true };
 }

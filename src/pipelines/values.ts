@@ -18,9 +18,9 @@ import { toJson } from "../core/text/json.ts";
 import type { StoredResult } from "../store/work.ts";
 import type { WorkStore } from "../store/store.ts";
 
-/** All values together, in UTF-16 units. */
+/** Bound of all cached values together, in UTF-16 units. */
 const MAX_RECENT_CHARS = 1_000_000;
-/** What an entry takes besides its text: the hash, and its place in the map. */
+/** What a cached entry takes besides its text: the hash, and its place in the map. */
 const ENTRY_CHARS = 200;
 
 /** Values between stages: small JSON is stored in rows; bytes and large JSON are stored as artifacts. */
@@ -51,7 +51,7 @@ export class Values {
     return value;
   }
 
-  /** A list of children is no value. */
+  /** Loads a value. A list of children is no value. */
   async load(value: StoredValue): Promise<unknown> {
     const { hash, text, artifact } = value;
     if (isChildList(value)) return undefined;
@@ -87,13 +87,12 @@ export function outputOf(stage: string, path: string): string {
 
 export interface Yielded {
   id: string;
-  /** JSON; null: the child has no value. */
   text: string | null;
 }
 
 type ListArtifacts = (() => Promise<Artifacts>) | null;
 
-/** Stores the children of an expand as its output, one line each. It streams, so the list may exceed memory. */
+/** Stores the children of an expand as its output, one per line. It streams them, because the list may exceed memory. */
 export class ChildListWriter {
   readonly #artifacts: ListArtifacts;
   #text = "";
@@ -128,7 +127,7 @@ export class ChildListWriter {
     if (this.#stream === null) {
       const stream = (this.#stream = new PassThrough());
       this.#stored = (await artifacts()).put(stream);
-      // `end` rethrows the error.
+      // `end` rethrows the error of the failed write.
       this.#stored.catch((error: unknown) => stream.destroy(error as Error));
     }
     const text = this.#text;
@@ -171,7 +170,7 @@ const RESULT_BATCH_SIZE = 200;
 
 export interface Reader {
   value(value: StoredValue): Promise<unknown>;
-  /** The key is null for a result that is written with this attempt. */
+  /** Reads an output. The key is null for a result that is written with this attempt. */
   output(step: OutputRef): Promise<unknown>;
 }
 
@@ -213,7 +212,7 @@ interface Waiting<K, V> {
   reject: (error: unknown) => void;
 }
 
-/** Fetches the keys that were asked for in one turn of the event loop with one call. */
+/** Fetches all keys that were asked for in one turn of the event loop with one call. */
 export class Batcher<K, V> {
   readonly #fetch: (keys: K[]) => Promise<readonly V[]>;
   readonly #most: number;

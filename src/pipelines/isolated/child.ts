@@ -119,7 +119,7 @@ function contextOf(task: TaskMessage, target: Target, followUps: NewJob[]): obje
   };
 }
 
-/** A function cannot be sent to the worker's process, where the transaction is. */
+/** Rejects `commit`, because a function cannot be sent to the worker's process, where the transaction is. */
 function refuseCommit(): never {
   throw new HoldfastError(
     "COMMIT_ISOLATED",
@@ -173,7 +173,7 @@ async function handOver(yielded: unknown): Promise<void> {
   if (batch.length > 0) await call("targets", batch);
 }
 
-/** A stream cannot be sent between processes, so it is written to a file first. */
+/** Writes a stream to a file first, because a stream cannot be sent between processes. */
 async function keep(name: string, data: Uint8Array | string | Readable | { path: string }): Promise<unknown> {
   if (!(data instanceof Readable)) return call("artifact", name, data);
   const folder = await mkdtemp(join(tmpdir(), "holdfast-artifact-"));
@@ -186,7 +186,7 @@ async function keep(name: string, data: Uint8Array | string | Readable | { path:
   }
 }
 
-/** Checked before structured cloning, which turns values that JSON rejects into plain objects. */
+/** Converts an output before structured cloning, which would turn values that JSON rejects into plain objects. */
 function textOf(returned: unknown, what: string): string | Uint8Array | null {
   if (returned instanceof Uint8Array) return returned;
   try {
@@ -205,7 +205,6 @@ function call<N extends keyof Calls>(name: N, ...args: Calls[N]["args"]): Promis
   return answer.promise.finally(() => waiting.delete(number)) as Promise<Calls[N]["answer"]>;
 }
 
-/** Resolves when the message has left this process. */
 function sayLast(message: FromChild): Promise<void> {
   isOver = true;
   return new Promise((resolve) => (process.send === undefined ? resolve() : void process.send(message, () => resolve())));

@@ -39,7 +39,7 @@ async function runIsolated(task: TaskMessage, answers: Answers, signal: AbortSig
   const send = (message: ToChild): void => void (child.connected && child.send(message, () => {}));
   child.on("message", (message: FromChild) => hear(message, { task, answers, send, end }));
   child.on("error", (error) => end.reject(error));
-  // The last messages may still arrive after the exit.
+  // The last messages may still arrive after the exit, so wait for the disconnect.
   const died = (): void => end.reject(new SettleAs({ kind: "crashed" }));
   child.on("exit", () => (child.connected ? child.once("disconnect", died) : setImmediate(died)));
   let timer: NodeJS.Timeout | undefined;
@@ -94,7 +94,7 @@ async function answer({ call, name, args }: FromChild & { type: "call" }, { answ
     const value = await answers[name](...(args as never[]));
     if (call !== null) send({ type: "answer", call, value });
   } catch (error) {
-    // An invalid message is an error of the handler.
+    // An invalid message of the child counts as an error of the handler.
     if (call === null) end.reject(error);
     else send({ type: "refusal", call, error: toJobError(error) });
   }
@@ -172,7 +172,6 @@ export interface TargetMessage {
   file?: { path: string; fingerprint: Fingerprint; snapshot: boolean };
 }
 
-/** One attempt at a stage, sent by structured clone. */
 export interface TaskMessage {
   module: string;
   pipeline: string;
@@ -188,7 +187,6 @@ export interface TaskMessage {
   outputs: Record<string, unknown>;
   target: TargetMessage;
   failed?: number;
-  /** Null: the targets are no files. */
   artifacts: { folder: string; driver: DriverName } | null;
 }
 
@@ -205,7 +203,7 @@ export interface Calls {
     args: [name: string, data: Uint8Array | string | { path: string }];
     answer: { name: string; hash: string; size: number };
   };
-  /** Empty: there are no more. */
+  /** Reads a page of members. An empty page means that there are no more. */
   members: { args: []; answer: Member[] };
   targets: { args: [unknown[]]; answer: void };
   cost: { args: [Cost]; answer: void };
@@ -221,8 +219,8 @@ export type ToChild =
 
 export type FromChild =
   | { type: "ready" }
-  /** `call` null: the child does not wait for the answer. */
+  /** `call` is null if the child does not wait for the answer. */
   | { type: "call"; call: number | null; name: keyof Calls; args: unknown[] }
-  /** `isUnchanged`: the file still has the bytes that it was claimed with. */
+  /** `isUnchanged` says that the file still has the bytes that it was claimed with. */
   | { type: "returned"; output: string | Uint8Array | null; isUnchanged: boolean; followUps: NewJob[] }
   | { type: "threw"; outcome: Outcome };

@@ -8,7 +8,6 @@ import { type Log, describeError } from "../../engine/log.ts";
 import { listFiles } from "./files.ts";
 import { listItems } from "./items.ts";
 
-/** Wait after the last event of a burst of changes. */
 const QUIET_MS = 100;
 const MAX_BURST_MS = 2_000;
 /** Rescan interval where folders are watched, because events can get lost. */
@@ -23,7 +22,7 @@ export interface ChangesParts {
   log: Log;
 }
 
-/** File system events only trigger a listing; its hash decides, so that changes of ignored files start no build. */
+/** Watches a source. File system events only trigger a listing; its hash decides, so changes of ignored files start no build. */
 export class SourceChanges implements Disposable {
   readonly #parts: ChangesParts;
   readonly #skip: ReadonlySet<string>;
@@ -40,12 +39,12 @@ export class SourceChanges implements Disposable {
     this.#skip = new Set(parts.folders.skip);
   }
 
-  /** A build calls this before it lists the source. */
+  /** Records the state of the source. A build calls this before it lists the source. */
   async mark(): Promise<void> {
     this.#marked = await this.#list();
   }
 
-  /** Resolves when the source differs from the mark. False: the signal aborted first. */
+  /** Resolves when the source differs from the mark, or when patience ends. Resolves to false if the signal aborted first. */
   async next(signal: AbortSignal, patience = Number.POSITIVE_INFINITY): Promise<boolean> {
     // Watchers and timers are unreferenced; a caller that waits keeps the process alive.
     const stayAlive = setInterval(() => {}, 2 ** 30);
@@ -89,7 +88,6 @@ export class SourceChanges implements Disposable {
     for (const cancel of [...timers, quiet as (() => void) | null]) cancel?.();
   }
 
-  /** Hash of a listing, or of the error that it fails with. */
   async #list(): Promise<string> {
     this.#hasChanged = false;
     this.#isUnlistable = false;
@@ -118,7 +116,7 @@ export class SourceChanges implements Disposable {
     }
   }
 
-  /** Watches before the folder is read, so that no change in between is missed. */
+  /** Watches a folder before it is read, so that no change in between is missed. */
   #watch(path: string): void {
     if (this.#isUnwatchable || this.#watched.has(path)) return;
     try {

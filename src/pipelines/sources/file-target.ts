@@ -35,7 +35,7 @@ interface ClaimedFileParts {
   artifacts: Artifacts;
 }
 
-/** Its bytes are the claimed ones, or reads throw `BYTES_CHANGED`. Call `recheck` before the commit, and always `dispose`. */
+/** A file: reads yield the claimed bytes or throw `BYTES_CHANGED`. Call `recheck` before the commit, and always `dispose`. */
 export class ClaimedFile implements FileTarget {
   readonly id: string;
   readonly hash: string;
@@ -54,7 +54,6 @@ export class ClaimedFile implements FileTarget {
     this.size = parts.fingerprint.size;
   }
 
-  /** For another process that reads the same file. */
   get claim(): { path: string; fingerprint: Fingerprint; snapshot: boolean } {
     const { path, fingerprint, snapshot } = this.#parts;
     return { path, fingerprint, snapshot };
@@ -78,7 +77,7 @@ export class ClaimedFile implements FileTarget {
     return Readable.from(this.#pieces(), { objectMode: false });
   }
 
-  /** A private copy that no other process writes to. Synchronous, because `path` is a property. */
+  /** Makes a private copy that no other process writes to. The call is synchronous, because `path` is a property. */
   get path(): string {
     if (this.#disposed) throw disposed(this.id);
     if (this.#folder !== null) return join(this.#folder, basename(this.id));
@@ -93,7 +92,7 @@ export class ClaimedFile implements FileTarget {
     }
   }
 
-  /** Reads the bytes again if the metadata changed, or a write shortly before the hashing makes its times prove nothing. */
+  /** Reads the bytes again if the metadata changed, or if a write shortly before the hashing may have left the same times. */
   async recheck(): Promise<boolean> {
     const { fingerprint, snapshot, path } = this.#parts;
     // The handler may have seen other bytes, even if the original ones are back.
@@ -107,7 +106,7 @@ export class ClaimedFile implements FileTarget {
     return reading?.hash === fingerprint.hash;
   }
 
-  /** If the removal fails, the next process that opens the artifacts removes the copy. */
+  /** Removes the copy. If that fails, the next process that opens the artifacts removes it. */
   async dispose(): Promise<void> {
     this.#disposed = true;
     const folder = this.#folder;
@@ -184,7 +183,6 @@ function disposed(id: string): HoldfastError {
   );
 }
 
-/** Null: the bytes differ. */
 function readSmall(path: string, { size, hash }: { size: number; hash: string }): Uint8Array | null {
   const fd = openNow(path);
   try {
@@ -211,7 +209,6 @@ function room(path: string, size: number): Uint8Array {
   }
 }
 
-/** Stores a file as an artifact and returns its fingerprint; null: the file is gone. */
 export function snapshotFile(
   artifacts: Artifacts,
   path: string,
@@ -221,7 +218,7 @@ export function snapshotFile(
   return whileStill(path, stat, clock, (path, size) => keep(artifacts, path, size));
 }
 
-/** An artifact of a file that changed meanwhile has no reference and is swept. */
+/** Stores the bytes. If the file changed meanwhile, no row references the artifact, and it is swept. */
 async function keep(artifacts: Artifacts, path: string, size: number): Promise<Reading | null> {
   const handle = await open(path, READ);
   try {
@@ -233,10 +230,10 @@ async function keep(artifacts: Artifacts, path: string, size: number): Promise<R
   }
 }
 
-/** Larger files are streamed. A buffered file can be hashed first, and is not written if its artifact exists. */
+/** Larger files are streamed. A buffered file is hashed first, and is not written if its artifact exists. */
 const MAX_BUFFERED_BYTES = 1024 * 1024;
 
-/** Reads one byte more than expected, to see whether the file has grown. */
+/** Reads one byte more than expected, which shows whether the file has grown. */
 async function readForArtifact(handle: FileHandle, size: number): Promise<Uint8Array | Readable> {
   if (size >= MAX_BUFFERED_BYTES)
     return handle.createReadStream({ autoClose: false, start: 0, end: size, highWaterMark: 256 * 1024 });

@@ -27,17 +27,14 @@ export interface ListedFile {
 
 export interface ListOptions {
   cwd: string;
-  /** The database, its companion files and the artifacts are no targets. */
+  /** Files that are never targets: the database, its companion files and the artifacts. */
   skip: readonly string[];
-  /** Lists only ids after this one. */
   after?: string | undefined;
-  /** Called before a folder is read. */
   onFolder?: (path: string) => void;
-  /** Called for a matching file that is an open database. */
   onSkipped?: (file: SkippedFile) => void;
 }
 
-/** In the order of the ids' UTF-8 bytes, with few names in memory; throws unless it saw all. Decision 030: what is listed. */
+/** Lists files in the order of the ids' UTF-8 bytes, with few names in memory; throws unless it saw all. See decision 030. */
 export async function* listFiles(
   source: FilesSource,
   { cwd, skip, after, onFolder = () => {}, onSkipped = () => {} }: ListOptions,
@@ -83,7 +80,7 @@ interface Folder {
   prefix: string;
   entries: Iterator<Entry, undefined>;
   databases: ReadonlyMap<string, string | null>;
-  /** The rules of the ignore files from the root to this folder; null: there are none. */
+  /** The rules of the ignore files from the root to this folder; null if there are none. */
   ignored: Ignore | null;
 }
 
@@ -111,7 +108,7 @@ function leadsToDatabase(link: string): boolean {
   }
 }
 
-/** Whether an entry is listed, or a folder entered. Cheap checks first: globs exclude most names. */
+/** Decides whether an entry is listed, or a folder entered. Cheap checks come first, because globs exclude most names. */
 function chooser(root: Root, source: FilesSource, after: string | undefined) {
   const globs = fileGlobs(source.globs, source.dot);
   const ignore = ignoreGlobs(source.ignore);
@@ -127,7 +124,6 @@ function chooser(root: Root, source: FilesSource, after: string | undefined) {
   };
 }
 
-/** Null: the file is gone, or cannot be read as a file. */
 function look(root: Root, path: string, kind: Entry["kind"]): FileStat | null {
   const stat = statWithin(root, path, kind);
   if (stat === null) root.checkThere();
@@ -148,10 +144,10 @@ function checkId(id: string, path: string): string {
   throw invalidName(path, `has more than ${MAX_ID_BYTES} bytes with its path`);
 }
 
-/** In a folder, the later one takes precedence. */
+/** In a folder with both files, the later one takes precedence. */
 const IGNORE_FILES: ReadonlySet<string> = new Set([".gitignore", ".holdfastignore"]);
 
-/** Copies the rules for each folder, because they cache every path that they were asked about. */
+/** Adds a folder's rules to a copy of its parent's, because rules cache every path that they were asked about. */
 function rulesBelow(above: Ignore | null, folder: string, paths: readonly string[]): Ignore | null {
   if (above === null && paths.length === 0) return null;
   const rules = ignore({ ignorecase: false });

@@ -11,7 +11,7 @@ export const SMALL_FILE_BYTES: number = 64 * 1024;
 const PIECE = 256 * 1024;
 const MAX_TRIES = 4;
 
-/** Null: the file is gone. Writes within one tick of the file system's clock stay unnoticed: see `mayHaveChanged`. */
+/** Hashes a file, or returns null if it is gone. A write within one tick of the file system's clock stays unnoticed. */
 export function fingerprintFile(path: string, stat: FileStat, clock: { now(): number }): Promise<Fingerprint | null> {
   return whileStill(path, stat, clock, hashFile);
 }
@@ -22,7 +22,6 @@ export interface Reading {
   after: FileStat;
 }
 
-/** Reads a file until it did not change during the read. `read` receives the expected size. */
 export async function whileStill(
   path: string,
   stat: FileStat,
@@ -42,14 +41,12 @@ export async function whileStill(
   throw bytesChanged(path, "it was written to each time that it was read");
 }
 
-/** Null: the file is gone. */
 export async function hashFile(path: string, size: number): Promise<Reading | null> {
   if (size > SMALL_FILE_BYTES) return hashLarge(path, size);
   await turn();
   return hashSmall(path);
 }
 
-/** Null: the file is gone. */
 export function statNow(path: string): FileStat | null {
   try {
     return statFile(path);
@@ -89,7 +86,7 @@ async function hashLarge(path: string, expected: number): Promise<Reading | null
     const digest = createHash("sha256");
     const piece = Buffer.allocUnsafe(PIECE);
     let size = 0;
-    // Stops when the file grows as fast as it is read.
+    // Stop when the file grows as fast as it is read.
     while (size <= expected) {
       const { bytesRead } = await handle.read(piece, 0, PIECE, null);
       if (bytesRead === 0) break;
@@ -107,7 +104,7 @@ export function toFileStat({ size, mtimeNs, ctimeNs, ino }: BigIntStats): FileSt
   return { size: Number(size), mtime: String(mtimeNs), ctime: String(ctimeNs), inode: String(ino) };
 }
 
-/** Follows links. Null: not a regular file. */
+/** Follows links. Returns null for anything but a regular file. */
 export function statFile(path: string): FileStat | null {
   const stat = statSync(path, { bigint: true, throwIfNoEntry: false });
   return stat?.isFile() ? toFileStat(stat) : null;
@@ -118,7 +115,7 @@ export function statOpen(fd: number): FileStat | null {
   return stat.isFile() ? toFileStat(stat) : null;
 }
 
-/** Non-blocking, in case a pipe took the file's place. */
+/** Opens without blocking, in case a pipe took the file's place. */
 export const READ: number = constants.O_RDONLY | (constants.O_NONBLOCK ?? 0);
 
 export function openNow(path: string): number {
@@ -135,7 +132,7 @@ export async function turn(): Promise<void> {
   while (isOver()) await (next ??= giveOthers());
 }
 
-/** Synchronous, which saves a promise per file. */
+/** Whether this turn has lasted too long. The check is synchronous, which saves a promise per file. */
 export function isOver(): boolean {
   return performance.now() - begun > MAX_TURN_MS;
 }
@@ -148,12 +145,12 @@ async function giveOthers(): Promise<void> {
 
 const CHECK = "Check `root` of files(), the working directory, and that the disk is mounted.";
 
-/** A missing root is no empty source: every target would be removed. */
+/** Returns the error for a missing root, which is no empty source: otherwise every target would be removed. */
 export function missingRoot(path: string, is: string, cause?: unknown): HoldfastError {
   return new HoldfastError("SOURCE_MISSING", `The root of the source, ${path}, ${is}.`, CHECK, { cause });
 }
 
-/** None of the folders that the globs begin with exists, as if the root were missing. */
+/** Returns the error if no folder that the globs begin with exists, which is as bad as a missing root. */
 export function missingFolders(paths: readonly string[]): HoldfastError {
   return new HoldfastError(
     "SOURCE_MISSING",
@@ -194,7 +191,7 @@ export function bytesChanged(path: string, happened: string, cause?: unknown): H
   );
 }
 
-/** The file disappeared: it was deleted, or replaced by something that is no file. */
+/** Whether the file disappeared: it was deleted, or replaced by something that is no file. */
 export function isGone(error: unknown): boolean {
   return GONE.has(faultOf(error) ?? "");
 }

@@ -12,11 +12,10 @@ export interface ListedItem {
   /** Hash of the item's version, or of the item. */
   hash: string;
   value: string;
-  /** Null: the source has no cursors. */
   cursor: string | null;
 }
 
-/** An id may come twice (pages shift), but only for the same item. Stopping early calls `return` of the source's iterator. */
+/** Lists items. An id may come twice (pages shift), but only for the same item. Stopping early ends the source's iterator. */
 export async function* listItems(source: ItemsSource, cursor?: string): AsyncGenerator<ListedItem> {
   const made: unknown = call(() => source.list(cursor), "The list");
   const seen = new Map<string, number>();
@@ -29,7 +28,7 @@ export async function* listItems(source: ItemsSource, cursor?: string): AsyncGen
 }
 
 function refuseOther(seen: Map<string, number>, { id, hash: version }: ListedItem, source: ItemsSource): void {
-  // 48 bits of the hash save memory for millions of items.
+  // 48 bits of the hash are enough, and save memory for millions of items.
   const mark = Number.parseInt(version.slice(0, 12), 16);
   const before = seen.get(id);
   if (before === undefined) return void seen.set(id, mark);
@@ -58,7 +57,7 @@ function toItem(source: ItemsSource, value: unknown): ListedItem {
   const { version, cursor } = source;
   return {
     id,
-    // Parsed again, because undefined properties are not stored.
+    // Hash the parsed text, because undefined properties are not stored.
     hash: hash("sha256", version === null ? canonicalJson(JSON.parse(text), `The ${item}`) : ask(version, "version")),
     value: text,
     cursor: cursor === null ? null : checkStorable(ask(cursor, "cursor"), `The result of \`cursor\` of items() for ${item}`),
@@ -76,7 +75,6 @@ function checkIterable(made: unknown): AsyncIterable<unknown> | Iterable<unknown
   );
 }
 
-/** Reports errors of the iterator as errors of the source. */
 async function* guarded(iterable: AsyncIterable<unknown> | Iterable<unknown>): AsyncGenerator<unknown> {
   try {
     yield* iterable;

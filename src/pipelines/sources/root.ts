@@ -5,14 +5,13 @@ import { compareIds } from "../../core/text/ids.ts";
 import { DatabaseFiles, fileId, openFiles } from "../../store/sqlite/maintenance/open-files.ts";
 import { invalidName, isGone, missingFolder, missingFolders, missingRoot, unreadable } from "./fingerprint-file.ts";
 
-/** Never targets, in any folder. */
 const NEVER = new Set([".git", ".holdfast"]);
 
 export class Root {
   readonly path: string;
   readonly #real: string;
   readonly #identity: string;
-  /** The folders that the globs begin with, and which of them existed when the listing started. */
+  /** The folders that the globs begin with, with their identities, as far as they existed when the listing started. */
   readonly #leading = new Map<string, string>();
   readonly #skipped: ReadonlySet<string>;
 
@@ -82,7 +81,7 @@ function realpathOf(path: string): string {
   }
 }
 
-/** Null: there is no such folder, or a link leads to it, which is not followed. */
+/** Returns null if there is no such folder, or if a link leads to it, which is not followed. */
 function identifyBelow(root: string, id: string): string | null {
   // The listing checks the root itself.
   if (id === "") return "";
@@ -105,9 +104,9 @@ function identityOf(path: string): string | null {
   }
 }
 
-/** Files beside a database that is in use; `-alive` is a folder. */
+/** Endings of files beside a database that is in use. `-alive` is a folder. */
 const SIGNS = ["-wal", "-shm", "-journal", "-alive"] as const;
-/** All files that SQLite and Holdfast create beside a database. */
+/** Endings of all files that SQLite and Holdfast create beside a database. */
 const COMPANIONS: readonly string[] = [
   ...SIGNS,
   "-artifacts",
@@ -129,7 +128,7 @@ export function describeSkipped({ id, reason }: SkippedFile): string {
   return `Skipped ${id}: ${reason}. Reading a database that is in use can corrupt it.`;
 }
 
-/** For each database its reason for being skipped; for its companions null. */
+/** Returns for each database its reason for being skipped, and for its companions null. */
 export function databasesIn(entries: readonly Entry[]): Map<string, string | null> {
   const found = new Map<string, string | null>();
   if (!entries.some(({ name }) => SIGNS.some((sign) => name.endsWith(sign)))) return found;
@@ -161,7 +160,7 @@ export class OpenDatabases {
     return stat !== undefined && this.#ids.has(fileId(stat) ?? "");
   }
 
-  /** Only Linux lists files of other libraries. A file opened only for reading or only for writing is no database. */
+  /** Lists open databases. Only Linux lists files of other libraries. A file that is only read or only written is no database. */
   #list(): void {
     const others = (openFiles() ?? []).filter(({ isReadWrite, locks }) => isReadWrite || locks.length > 0);
     this.#ids = new Set([...others.map(({ id }) => id), ...DatabaseFiles.openIds()]);
@@ -179,7 +178,6 @@ export interface Entry {
   key: string;
 }
 
-/** Null: the folder is gone. */
 export async function readFolder(path: string): Promise<Entry[] | null> {
   let found: Dirent[];
   try {
@@ -196,19 +194,18 @@ export async function readFolder(path: string): Promise<Entry[] | null> {
   return entries.sort((a, b) => compareIds(a.key, b.key));
 }
 
-/** Null: a pipe, a socket or a device. */
 function kindOf(dirent: Dirent): EntryKind | null {
   if (dirent.isFile()) return "file";
   if (dirent.isDirectory()) return "folder";
   return dirent.isSymbolicLink() ? "link" : null;
 }
 
-/** File names are bytes. Invalid UTF-8 is read as U+FFFD. */
+/** Whether a name may not be UTF-8. File names are bytes, and invalid UTF-8 is read as U+FFFD. */
 export function isDoubtful(name: string): boolean {
   return name.includes("\u{fffd}") || !name.isWellFormed();
 }
 
-/** U+FFFD can also be part of a valid name. */
+/** Rejects names that are not UTF-8. U+FFFD can also be part of a valid name. */
 export async function checkName(folder: string, name: string): Promise<void> {
   const path = join(folder, name);
   if (!name.isWellFormed()) throw invalidName(path, "has half a character (a lone surrogate)");
