@@ -19,9 +19,9 @@ import { dialectOf, named } from "./scripts.ts";
 
 type LaneRow = [id: number, queue: string, name: string, version: number];
 
-/** Lanes and policies are few and never change, so job rows hold their ids. Other processes' new lanes show in the count. */
+/** Lanes and policies are few and never change, so job rows hold their ids. The count shows new lanes of other processes. */
 export class Catalog {
-  /** The count of lanes when they were counted last; -1: not known. */
+  /** The number of lanes when they were last counted; -1 if unknown. */
   counted = -1;
   readonly #sql: Record<"counted" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
   readonly #counter: OrderedLock;
@@ -163,7 +163,7 @@ export class Catalog {
     await this.reload(tx.rows);
     const isMissing = (lane: Omit<Lane, "id">) => !this.#laneIds.has(laneText(lane));
     if (!lanes.some(isMissing)) return;
-    // The counter's lock first: two transactions that add several lanes each would deadlock.
+    // Take the counter's lock first, or two transactions that add several lanes each would deadlock.
     await this.#counter.take(tx);
     await this.reload(tx.rows);
     const missing = lanes.filter(isMissing);
@@ -225,7 +225,7 @@ export class Catalog {
 
 type SettingsParts = { canDeclare: boolean; locks: QueueLocks; counter: OrderedLock };
 
-/** Settings of queues, and limits. Read again when the count of their changes has moved, which every transaction compares. */
+/** Settings of queues, and limits. Every transaction compares the count of their changes, and reads them again if it differs. */
 export class Settings {
   view: SettingsView = NO_SETTINGS;
   readonly #sql: Record<"counted" | "count" | "queues" | "rules", string>;
@@ -233,7 +233,7 @@ export class Settings {
   readonly #declarations: DeclarationCache;
   readonly #parts: SettingsParts;
   #seen = -1;
-  /** Queues that have rules, also rules that limit nothing any more: jobs may still have them in their rows. */
+  /** Queues that have rules, even if these limit nothing any more, because jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
   constructor(s: string, parts: SettingsParts) {
@@ -272,7 +272,7 @@ export class Settings {
     return this.view;
   }
 
-  /** For a transaction that waited for others, which may have changed settings: its decisions need not be repeated. */
+  /** Reads settings again after a wait for other transactions, which may have changed them, so that no decision is repeated. */
   async refresh(tx: Tx): Promise<void> {
     const [[counted]] = (await tx.rows<[number]>(this.#sql.counted)) as [[number]];
     if (counted !== this.#seen) await this.load(tx.rows);
@@ -290,7 +290,7 @@ export class Settings {
   async pause(tx: Tx, name: string, paused: boolean): Promise<boolean> {
     const view = await this.at(tx);
     if (view.isPaused(name) === paused) return false;
-    // The lock first, so that two processes that pause several queues do not deadlock.
+    // Take the lock first, so that two processes that pause several queues do not deadlock.
     await this.#count(tx);
     await runAsync(this.#rows.pause(tx, name, paused));
     await this.load(tx.rows);
@@ -304,7 +304,7 @@ export class Settings {
     const { rules, changes } = declarationChanges(await this.at(tx), declaration, this.#declarations.isOld(declaration));
     if (changes.length > 0) {
       const wakes = changes.some(({ kind }) => kind === "set-rule" || kind === "drop-rule");
-      // Under this lock no job is parked by the old limits after the wake-up of parked jobs.
+      // Under this lock, no job is parked by the old limits after the parked jobs were woken.
       if (wakes) await this.#parts.locks.take(tx, [declaration.queue]);
       await this.#count(tx);
       await runAsync(this.#rows.write(tx, changes, rules));
@@ -330,7 +330,7 @@ export class Settings {
     return this.#declarations.isDeclared(declaration);
   }
 
-  /** The `limits` columns of these jobs; null if none has any. Stores declarations that are new. */
+  /** Returns the `limits` columns of these jobs, or null if none has any. It stores declarations that are new. */
   async limitsOf(tx: Tx, jobs: readonly NewJob[]): Promise<(string | null)[] | null> {
     const own = new Map<Declaration, readonly number[]>();
     for (const { declares } of jobs) {

@@ -5,7 +5,7 @@ import type { Session, SessionOptions } from "./connection/session.ts";
 import { quoteName } from "./migrate.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 
-/** Time between two looks for commits of other processes, ±25 %: while notifications arrive, and while they cannot. */
+/** Times between two looks for commits of other processes, ±25 %: while notifications arrive, and while they cannot. */
 const LISTENING_LOOK_MS = 5_000;
 const DEAF_LOOK_MS = 500;
 const LISTENER_IDLE_MS = 10_000;
@@ -193,7 +193,7 @@ function inRealTime(millis: number, call: () => void): () => void {
   return () => clearTimeout(timer);
 }
 
-/** Minimum time between two notifications: while another process listens, while none does, and while the server cannot deliver. */
+/** Minimum times between two notifications: while another process listens, while none does, and while none can be delivered. */
 const NOTIFY_INTERVAL_MS = { heard: 2, unheard: 100, undelivered: 1_000 } as const;
 const LISTENER_CHECK_MS = 1_000;
 const CLOSE_TIMEOUT_MS = 1_000;
@@ -205,7 +205,7 @@ export interface Committed {
   ended: readonly { job: JobKey; fence: Fence }[];
 }
 
-/** A hint for other processes, which may be lost: they also look by themselves. */
+/** A hint for other processes. It may get lost, because they also look by themselves. */
 interface Notification {
   from: string;
   ready: readonly string[] | null;
@@ -239,7 +239,7 @@ export class Notifier {
     this.#send = send;
   }
 
-  /** The statement to send right behind a commit; the caller passes its answer to `answered`. Null: the caller calls `add`. */
+  /** Returns the statement to send right behind a commit, whose answer goes to `answered`. If null, the caller calls `add`. */
   behind(committed: Committed): Statement | null {
     const isUrgent = committed.ready.size + committed.ended.length > 0;
     if (!isUrgent || this.#state !== "heard" || this.#isPending || this.#underWay !== null || this.#isClosed) return null;
@@ -260,7 +260,7 @@ export class Notifier {
       this.#state = answer.rows.length > 0 ? "heard" : "unheard";
     } else if (isUndelivered(answer.error) && sent !== null) {
       this.#state = "undelivered";
-      // Holders of ended leases notice that by themselves; jobs that can be claimed would wait.
+      // Holders of ended leases notice that by themselves, but jobs that can be claimed would wait.
       return this.add({ ready: sent.ready, ended: [] });
     }
     this.#schedule();
@@ -339,16 +339,16 @@ export function parseNotification(text: string): Notification | null {
   }
 }
 
-/** The server's notification queue is full because a listener does not read, or another commit that notifies takes too long. */
+/** Whether the notification queue is full, because a listener does not read, or another notifying commit takes too long. */
 function isUndelivered(error: unknown): boolean {
   const code = codeOf(error);
   return code === "54000" || code === "55P03";
 }
 
-/** Bounded: it waits for all notifying commits on the server, one of which may wait for a replica. A hint needs no sync. */
+/** Bounded, because it waits for all notifying commits on the server, which may wait for a replica. A hint needs no sync. */
 const NOTIFY = `
   select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '250ms', true)`;
-/** No row, and no notification, while no other store listens. Every role may see the names of connections. */
+/** Notifies only while another store listens; otherwise there is no row. Every role may see the names of connections. */
 const NOTIFY_LISTENERS = `${NOTIFY} where exists (
   select 1 from pg_stat_activity
   where datname = current_database() and starts_with(application_name, $3) and application_name <> $3 || $4)`;

@@ -37,7 +37,7 @@ interface Row {
 }
 
 type EnqueueParts = Pick<JobParts, "catalog" | "settings" | "limits" | "dependents" | "effects" | "events" | "batches"> & {
-  /** In a user's transaction, which may stay open for long: the next claim admits limited jobs, or all claims would wait. */
+  /** True in a user's transaction, which may stay open for long: the next claim admits limited jobs, or all claims would wait. */
   defersLimits: boolean;
 };
 
@@ -147,7 +147,7 @@ export class Enqueue {
     return toEnqueued(await made);
   }
 
-  /** Inserts jobs that differ only in their inputs by one statement. Null: that is not possible. */
+  /** Inserts jobs that differ only in their inputs by one statement. Returns null if that is not possible. */
   #single(tx: Tx, batches: readonly (readonly NewJob[])[]): SingleCall<Enqueued[][]> | null {
     const jobs = batches.flat();
     const [job] = jobs;
@@ -168,7 +168,7 @@ export class Enqueue {
     };
   }
 
-  /** The answers by the receipt: the jobs themselves may have ended and been pruned. */
+  /** Returns the answers by the receipt, because the jobs themselves may have ended and been pruned. */
   #recall({ made, madeAt, keys }: Made, batches: readonly (readonly NewJob[])[]): Enqueued[][] {
     const known = keys === null ? null : (JSON.parse(keys) as JobKey[]);
     let n = 0;
@@ -181,7 +181,7 @@ export class Enqueue {
     );
   }
 
-  /** `batch`: the caller writes the totals of work items with it. */
+  /** Enqueues jobs. The caller who gives a `batch` writes its totals of work items. */
   async run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Promise<Enqueued[]> {
     if (jobs.length === 0) return [];
     if (jobs.some(({ replaces, behind }) => replaces && behind === undefined)) return this.#replaceEach(tx, jobs, batch);
@@ -195,7 +195,7 @@ export class Enqueue {
     return this.#decided(tx, jobs, await this.#lookUp.of(tx, jobs), limits, batch);
   }
 
-  /** One by one: a job may replace one of the same call. All rows are locked first, in one order, or two calls would deadlock. */
+  /** Replaces one by one: a job may replace one of the same call. All rows are locked first, in one order, against deadlocks. */
   async #replaceEach(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch | undefined): Promise<Enqueued[]> {
     const slots = jobs.filter(({ replaces }) => replaces).map(({ name, key }) => slotOf(name, key as string));
     const all = [...slots, ...slots.map(slotBehind)];
@@ -212,7 +212,7 @@ export class Enqueue {
     return answers;
   }
 
-  /** The id of the job that now has the new input, or the job to add. */
+  /** Returns the id of the job that now has the new input, or the job to add. */
   async #replace(tx: Tx, given: NewJob): Promise<string | NewJob> {
     const { replaces: _, ...job } = given;
     const slot = slotOf(job.name, job.key as string);
@@ -234,7 +234,7 @@ export class Enqueue {
     if (state === "pending" && gate === null && limits !== null)
       [gate = null] = await this.#parts.limits.admit(tx, [{ key, lane, priority, limits }]);
     await tx.rows(this.#sql.replace, key, lane, priority, policy, gate, limits, runAt, input, metaOf(job));
-    // A checkpoint is of the input before.
+    // The checkpoint belongs to the old input.
     await tx.rows(this.#sql.dropNotes, key);
     tx.ready(job.queue);
     tx.wrote();
@@ -374,7 +374,7 @@ export class Enqueue {
     await this.#parts.limits.lock(tx, this.#parts.limits.queuesOf(needed));
   }
 
-  /** Also after a stall: another transaction holds the same id or key. */
+  /** After a stall, another transaction holds the same id or key, so limits are deferred as in a user's transaction. */
   get #defersLimits(): boolean {
     return this.#parts.defersLimits || this.#parts.limits.locks.yields;
   }
@@ -419,7 +419,7 @@ function differInInputsOnly(jobs: readonly NewJob[]): boolean {
   );
 }
 
-/** The inputs as one text, with "" for null. Undefined if an input cannot be part of it. */
+/** Joins the inputs into one text, with "" for null. Returns undefined if an input cannot be part of it. */
 function joinInputs(jobs: readonly NewJob[]): string | undefined {
   if (jobs.some(({ input }) => input === "" || input?.includes(INPUT_SEPARATOR))) return undefined;
   return jobs.map(({ input }) => input ?? "").join(INPUT_SEPARATOR);

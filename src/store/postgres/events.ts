@@ -23,7 +23,7 @@ export class Events {
   #actions = 0;
 
   constructor(s: string) {
-    // The transaction has its xid before an event has its id; see `EventNumbering`.
+    // The transaction has its xid before an event has its id: see `EventNumbering`.
     this.#insert = `
       with own as materialized (select pg_current_xact_id() as xid)
       insert into ${s}.outbox (at, type, transition, job, build, data)
@@ -73,7 +73,7 @@ export interface Happened {
 
 type JobEventsParts = Pick<JobParts, "catalog" | "settings" | "outbox">;
 
-/** Without payloads, which may be large or secret. Rows are read after the change: changes without events return no ids. */
+/** Records events without payloads, which may be large or secret. Rows are read only for events, after the change. */
 export class JobEvents {
   readonly #parts: JobEventsParts;
   readonly #rows: string;
@@ -106,12 +106,11 @@ export class JobEvents {
 }
 
 const NUMBERED_AT_ONCE = 1_000;
-/** How long `low` is trusted: a server that took over may know less than this process learnt. */
+/** How long `low` is trusted, because a server that took over may know less than this process learnt. */
 const LOW_TRUSTED_MS = 60_000;
 
 // Events get numbers after their commit, from one reader at a time, in the order of their ids: none is skipped, and no reader
-// waits for a writer. Of two events of one job the later has the higher number; by xid, the lower one may change the job
-// second.
+// waits for a writer. In the order of xids, the later of two events of one job could get the lower number.
 export class EventNumbering implements EventNumbers {
   readonly isBehind: string;
   readonly newest: string;
@@ -131,7 +130,7 @@ export class EventNumbering implements EventNumbers {
     this.isBehind = `(select id from ${s}.outbox where id > :low order by id limit 1) is not null`;
     this.newest = `coalesce((select max(seq) from ${s}.events), (select seq from ${s}.trimmed where id = 1))`;
     this.#sql = {
-      // Synced whatever the durability is: after a crash, another event would get the number of one that was read.
+      // Sync whatever the durability is: after a crash, another event would get the number of one that was read.
       lock: `
         select set_config('synchronous_commit', 'on', true) from ${s}.mutexes where id = ${MUTEX.numbers} for update`,
       newest: `select ${this.isBehind.replace(":low", "$1::bigint")}, ${this.newest}`,
@@ -144,7 +143,7 @@ export class EventNumbering implements EventNumbers {
     return this.#low;
   }
 
-  /** Sent as one script: a process that is stopped in the middle does not block other readers. */
+  /** Numbers events by one script, so that a process that is stopped in the middle does not block other readers. */
   async number(atLeast: number): Promise<void> {
     for (let sum = 0, n = NUMBERED_AT_ONCE; n === NUMBERED_AT_ONCE && sum < atLeast; sum += n) {
       const results = await this.#reader.script<[number, string, string]>(
@@ -190,7 +189,7 @@ export class EventNumbering implements EventNumbers {
     return last;
   }
 
-  /** A separate statement, so that it sees what was committed when the lock is held. */
+  /** Returns a separate statement, which sees what was committed when the lock is held. */
   #move(low: string): string {
     const s = this.#s;
     return `
@@ -206,8 +205,7 @@ export class EventNumbering implements EventNumbers {
   }
 
   // Numbered events stay in the index until vacuum, so each look would take longer. Transactions with an id up to `last` have
-  // lower xids than the one that read `last`: when they have ended and their events are numbered, none will appear below
-  // `last`.
+  // lower xids than the one that read `last`: when they have ended and their events are numbered, none appears below.
   #learn({ isAll, last, over, xid }: { isAll: boolean; last: number; over: string; xid: string }): void {
     if (isAll && this.#mark !== null && BigInt(over) > this.#mark.xid) {
       this.#low = this.#mark.last;

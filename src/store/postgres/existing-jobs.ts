@@ -63,7 +63,7 @@ export class ExistingJobsLookUp {
       select slot, key, created_at, id, lane, state from ${s}.jobs
       where reserved = any($1::text[])`;
     this.#sql = {
-      // An upstream job cannot end before the jobs that wait for it are known.
+      // Lock upstream jobs, so that they do not end before the jobs that wait for them are known.
       lock: `
         select 1 from ${s}.jobs where key = any($1::bigint[]) or key in (select job from ${s}.ids where id = any($2::text[]))
         order by key for no key update`,

@@ -10,10 +10,9 @@ import { dialectOf } from "./scripts.ts";
 import type { QueueLocks } from "./transactions/mutexes.ts";
 import type { Tx } from "./transactions/transaction.ts";
 
-/** Beyond this many entries the map is cleared: it keeps jobs that other processes settled. */
+/** Beyond this many entries the map is cleared, because it keeps jobs that other processes settled. */
 const MAX_CLAIMED = 50_000;
 const MAX_LOADED_LIMITS = 20_000;
-/** The increment of the sequence of ids. */
 export const IDS_AT_ONCE = 10_000;
 
 type Limited = Pick<LimitedJob, "lane" | "limits">;
@@ -44,7 +43,7 @@ export class Limits {
     this.locks.onStale = (isStale) =>
       this.#rows.gate.forgetRules((rule) => {
         const queue = this.#queueOf(rule);
-        // Without settings in memory, the queue is unknown.
+        // Without settings in memory, the queue of a rule is unknown.
         return queue === undefined || isStale(queue);
       });
     const due = (when: string) => `
@@ -87,12 +86,11 @@ export class Limits {
     await this.lock(tx, queues);
   }
 
-  /** Jobs become pending; answers the gate of each, which the caller writes into its row. */
   admit(tx: Tx, jobs: readonly LimitedJob[]): Promise<Gate[]> {
     return this.#decideEach(tx, jobs, (gate, job) => gate.admit(job));
   }
 
-  /** Jobs run no more; those that never began return what they took of the rate. Answers the gates of those pending again. */
+  /** Ends jobs. Those that never began return what they took of the rate. Returns the gates of those that are pending again. */
   end(tx: Tx, jobs: readonly (LimitedJob & { began: boolean; back?: boolean })[]): Promise<Gate[]> {
     tx.onCommit(() => this.unclaimed(jobs.map(({ key }) => key)));
     return this.#decideEach(tx, jobs, (gate, job) => {
@@ -168,7 +166,7 @@ export class Limits {
     return (this.#claimed.get(job)?.limited ?? null) !== null;
   }
 
-  /** Decides about these jobs. The caller writes the rows of `own` jobs. */
+  /** Decides about these jobs. The caller writes the rows of its `own` jobs. */
   decide<T>(tx: Tx, jobs: readonly Limited[], decide: (gate: LimitGate) => T, own?: ReadonlySet<JobKey>): Promise<Decided<T>> {
     return this.#decide(tx, this.#queuesOf(jobs), this.#loaded(tx, jobs, decide), own);
   }
@@ -178,7 +176,7 @@ export class Limits {
     return decide(this.#rows.gate);
   }
 
-  /** One decision after the other: a decision of the same transaction would be made between the steps of another. */
+  /** Makes one decision after the other: the steps of two decisions of one transaction must not mix. */
   #decide<T>(tx: Tx, queues: readonly string[], script: Script<T>, own?: ReadonlySet<JobKey>): Promise<Decided<T>> {
     const decided = this.#last.then(async (): Promise<Decided<T>> => {
       const [, now] = await Promise.all([this.lock(tx, queues), tx.now()]);

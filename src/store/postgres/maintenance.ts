@@ -136,13 +136,13 @@ export class Maintenance implements MaintenanceStore {
   }
 }
 
-/** Jobs in an unknown state or gate. The schema has no check for it, because that would slow every write down. */
+/** Counts jobs in an unknown state or gate. The schema has no check for it, because that would slow every write down. */
 export const misstated = (s: string): string => `
   select count(*) from ${s}.jobs
   where state not in ('pending', 'running', 'succeeded', 'failed', 'cancelled', 'quarantined', 'waiting')
     or (gate is not null and (state <> 'pending' or gate not in ('time', 'limit')))`;
 
-/** The server checks its own pages (`data_checksums`, `pg_amcheck`); this checks what only Holdfast knows. */
+/** Checks what only Holdfast knows. The server checks its own pages (`data_checksums`, `pg_amcheck`). */
 export class Damage implements DamageStore {
   readonly damaged = null;
   readonly incomplete = null;

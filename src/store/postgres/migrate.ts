@@ -27,11 +27,11 @@ export interface Migrated {
 }
 
 const MIGRATION_WAIT_MS = 60_000;
-/** Another process has created the schema or its first table at the same instant. */
+/** Codes after which another process has created the schema or its first table at the same instant. */
 const CREATED_BY_ANOTHER = new Set(["23505", "42P06", "42P07", "42710"]);
 const MOST_TRIES = 5;
 
-/** One transaction, which reads the version again under the lock: a process killed in between leaves the schema as it was. */
+/** Migrates in one transaction, which reads the version again under the lock. A killed process leaves the schema as it was. */
 export async function migrate(
   session: Session,
   options: { schema: string; durability: Durability; create: boolean; now: number | null; actor: string | null },
@@ -46,7 +46,7 @@ export async function migrate(
   return { databaseId, durability };
 }
 
-/** Before the first table exists there is no row to lock: of two processes that create it, one fails, and tries again. */
+/** Retries, because before the first table exists there is no row to lock: of two processes that create it, one fails. */
 async function upgradeOnce(session: Session, options: Parameters<typeof upgrade>[1], s: string): Promise<void> {
   for (let tries = 1; ; tries++) {
     try {
@@ -69,7 +69,7 @@ async function upgrade(
     refuseNewer(version, options.schema);
     passPoint("migrate", "begun");
     if (version === 0) {
-      // Where an owner created the schema, this role may lack the right to create one.
+      // If an owner created the schema, this role may lack the right to create one.
       const [made] = await session.rows<[boolean]>("select to_regnamespace($1) is not null", [s]);
       if (made?.[0] !== true) await session.command(`create schema if not exists ${s}`);
       await session.command(

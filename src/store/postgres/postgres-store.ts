@@ -48,7 +48,6 @@ import { ServerTime } from "./connection/server-state.ts";
 import type { Work } from "../sql/work/work.ts";
 
 export interface PostgresStoreOptions extends Omit<OpenPostgresOptions, "patience"> {
-  /** How long calls wait for a server that cannot be reached, in milliseconds. */
   patience?: number;
   commitLimit?: number;
 }
@@ -203,7 +202,7 @@ export class PostgresStore implements Store {
     return this.#userTransactions.enqueue(tx, jobs);
   }
 
-  /** In its own transaction: one that stays open for long must not lock rows that all processes share. */
+  /** Declares in a transaction of its own, because one that stays open for long must not lock rows that all processes share. */
   async #declare(jobs: readonly NewJob[]): Promise<void> {
     const { settings, catalog } = this.#parts.jobParts;
     if (jobs.every((job) => settings.isSilent(job)) && catalog.isKnown(jobs)) return;
@@ -231,7 +230,7 @@ export class PostgresStore implements Store {
     return this.#group.submitJoined("claim", request, (tx, requests) => claim.runEach(tx, requests), how);
   }
 
-  /** Without a connection for the keeper, which renews them, leases would expire. */
+  /** Rejects claims if no connection is left for the keeper: it could not renew leases, and they would expire. */
   async #claimIfAllowed(request: ClaimRequest): Promise<Claimed[]> {
     await this.#opened.connectionLimit.look(this.#opened.reader.rows);
     const few = this.#opened.connectionLimit.refusal("worker");

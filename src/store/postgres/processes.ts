@@ -39,7 +39,7 @@ import type { Session } from "./connection/session.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
 import type { ProcessStore } from "../store.ts";
 
-/** Interval of the heartbeat of a process that neither a lock file nor a connection proves alive, in milliseconds. */
+/** Interval in milliseconds of the heartbeat of a process that neither a lock file nor a connection proves alive. */
 const HEARTBEAT_MS = 20_000;
 /** Other processes do not remove a process that was seen within this time, in milliseconds. */
 const SEEN_RECENTLY_MS = 60_000;
@@ -82,7 +82,7 @@ export class Processes implements ProcessStore {
     this.#alive = this.#place === null ? null : new Alive(this.#place.folder, "node:sqlite");
     const columns = "place, alive, identity, pid, host, boot, program, stoppable, works, started_at, seen_at";
     this.#sql = {
-      // $11, $12: its id and start, if it is entered again.
+      // $11 and $12 are its id and start, if it is entered again.
       enter: `
         with clock as materialized (select ${s}.clock($1) as now)
         insert into ${s}.processes (id, ${columns}) overriding system value
@@ -174,7 +174,7 @@ export class Processes implements ProcessStore {
     return {
       self: processes.find(({ id }) => id === this.self) ?? null,
       others: others.map(({ process, here }) => {
-        // A free lock file may be a copy, in the image of a disk. Only both together prove that the process is dead.
+        // A free lock file may be a copy in the image of a disk. Only a free file and a lost connection prove a death.
         const proof = here !== "alive" && this.#connected.ids.has(process.id) ? "alive" : here;
         return { process, life: lifeOf(proof, { its: process.boot, ours }) };
       }),
@@ -274,16 +274,16 @@ export class Processes implements ProcessStore {
   }
 }
 
-/** The folder where processes of one host and one user prove that they are alive. */
+/** A folder in which processes of one host and one user prove that they are alive. */
 export interface Place {
   id: string;
   folder: string;
 }
 
-/** The first survives a reboot, so that a process can tell that there was one. */
+/** Folders for places. The first survives a reboot, so that a process can tell that there was one. */
 const BASES = process.platform === "win32" ? [tmpdir()] : ["/var/tmp", tmpdir()];
 
-/** Holds an id of its own: containers share host names and paths, but not files. One per user. Null: none can be trusted. */
+/** Finds this user's place. Its id is its own: containers share host names and paths, not files. Null if none can be trusted. */
 export function findPlace(databaseId: string, bases: readonly string[] = basesOf(process.env)): Place | null {
   for (const base of bases) {
     const own = join(base, `holdfast-${process.getuid?.() ?? "here"}`);
@@ -325,14 +325,14 @@ function isForgotten(folder: string, now: number): boolean {
   return alive.tokens().every((token) => alive.probe(token) === "dead");
 }
 
-/** Every user can create a folder of that name. A user who can write into it could make processes look dead. */
+/** Whether only this user writes into the folder. Any user could create it, and make processes look dead. */
 function isOurs(folder: string): boolean {
   const stat = lstatSync(folder);
   if (process.getuid === undefined) return stat.isDirectory();
   return stat.isDirectory() && stat.uid === process.getuid() && (stat.mode & 0o022) === 0;
 }
 
-/** Of two processes that come first, one wins: a link is created whole, or not at all. */
+/** Returns the place's id. If two processes come first, one wins, because a link is created whole or not at all. */
 function identityOf(folder: string): string {
   const file = join(folder, "place");
   if (!existsSync(file)) {

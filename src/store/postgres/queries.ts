@@ -43,7 +43,7 @@ export function queryDialect(s: string): QueryDialect {
         cross join lateral (${jobs} where job.key = page.key ${stateIn(asked)} ${asked.where} offset 0) as one
         order by page.key ${order} limit :limit`;
     },
-    // By itself, "succeeded" is served like all states: it is the state of most jobs.
+    // "succeeded" alone is served like all states, because most jobs have that state.
     walksAll: (states) => states !== null && states.length > 1 && states.includes("succeeded"),
     needsLanes: (states) => states?.includes("pending") ?? false,
     contains: (text, part) => `strpos(${text}, ${part}) > 0`,
@@ -58,7 +58,7 @@ export function queryDialect(s: string): QueryDialect {
   };
 }
 
-/** States are written out for the partial indexes. Adding 0 to a key keeps PostgreSQL from walking history by the key. */
+/** Writes states out for the partial indexes. Adding 0 to a key keeps PostgreSQL from walking history by the key. */
 function keysSql(s: string, { states, newest, bySlot }: AskedJobs): string {
   const range = "key > :from and key < :to";
   if (bySlot)
@@ -71,7 +71,7 @@ function keysSql(s: string, { states, newest, bySlot }: AskedJobs): string {
         return `select key from ${s}.running where ${range}`;
       case "pending":
         return pendingSql(s, order);
-      // Without statistics the planner takes a state for rare, and the absence of others for common.
+      // Without statistics, the planner takes a state for rare, and the absence of the others for common.
       case "succeeded":
         return `select key from ${s}.jobs where state not in (${OTHERS}) and ${range}`;
       default:
@@ -84,7 +84,6 @@ function keysSql(s: string, { states, newest, bySlot }: AskedJobs): string {
     .join(" union all ");
 }
 
-/** Where the keys are those of other states, too. */
 function stateIn({ states, bySlot }: AskedJobs): string {
   const isExact = states === null || (!bySlot && (states.length === 1 || !states.includes("succeeded")));
   return isExact ? "" : `and job.state in (${states.map((state) => `'${state}'`).join(", ")})`;
@@ -94,7 +93,7 @@ const OTHERS = JOB_STATES.filter((state) => state !== "succeeded")
   .map((state) => `'${state}'`)
   .join(", ");
 
-/** No index has pending jobs by key (an eighth of an enqueue): merges each priority with delayed, parked and reclaimed ones. */
+/** Merges each priority with delayed, parked and reclaimed jobs, because an index by key would cost an eighth of an enqueue. */
 function pendingSql(s: string, order: string): string {
   const ofLanes = "key + 0 > :from and key + 0 < :to and lane = any(cast(:lanes as integer[]))";
   return `
@@ -112,7 +111,7 @@ function pendingSql(s: string, order: string): string {
     where parked.job > :from and parked.job < :to and counter.lane = any(cast(:lanes as integer[]))`;
 }
 
-/** The priorities of ready jobs in :lanes, by seeks in jobs_ready from one to the next. */
+/** Finds the priorities of ready jobs in :lanes, by seeks in jobs_ready from one to the next. */
 function levels(s: string): string {
   const ready = (lane: string) => `from ${s}.jobs where lane = ${lane} and ${READY}`;
   return `

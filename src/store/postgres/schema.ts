@@ -38,7 +38,7 @@ export function schemaSql(s: string): string {
   ].join("");
 }
 
-/** One table, updated in place: separate tables for running or finished jobs were slower. */
+/** One table has all jobs, updated in place, because separate tables for running or finished jobs were slower. */
 const jobsSql = (s: string): string => `create table ${s}.database (
   id           integer primary key check (id = 1),
   database_id  text not null,
@@ -258,7 +258,7 @@ create table ${s}.trimmed (
 insert into ${s}.trimmed (id, seq) values (1, 0);
 `;
 
-/** The same transitions as in core; a test compares them. */
+/** Rejects the transitions that core rejects; a test compares both. */
 const movesSql = (s: string): string => `
 alter sequence ${s}.build owned by ${s}.builds.key;
 create function ${s}.refuse_move() returns trigger language plpgsql as

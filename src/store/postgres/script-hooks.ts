@@ -71,7 +71,7 @@ export function operateDatabase(s: string, parts: CancelParts & Pick<JobParts, "
   const lockRetention = tryLockMutex(s, MUTEX.retention);
   return {
     ...cancelDatabase(s, parts),
-    // Written out, so that the planner finds the partial index.
+    // The condition is written out, so that the planner finds the partial index.
     isIn: (state) => (state === "succeeded" ? "state = 'succeeded'" : `aside = '${state}'`),
     // A job that another transaction adds at this instant violates jobs_slot, and this transaction runs again.
     holderOf: `select 1 from ${s}.jobs where reserved = :slot`,
@@ -114,7 +114,7 @@ export function workDatabase(s: string, { catalog, limits }: { catalog: Catalog;
       await limits.lock(tx, queues);
       limits.unclaimed(jobs);
     },
-    // Held from the check that artifacts exist until the commit. `referenced` waits for its holders and sees their references;
+    // Held from the check that artifacts exist until the commit. `referenced` waits for the holders and sees their references;
     // later transactions find swept artifacts missing.
     lockArtifacts: (tx: Tx) => tx.rows(`lock table ${s}.artifacts in row exclusive mode`),
     async resultKeys(tx: Tx, count) {
@@ -140,7 +140,7 @@ export function workHooks(s: string, parts: { jobParts: JobParts; notes: Notes; 
     async referenced(hashes) {
       await access.write("prune", async () => {});
       if (hashes.length === 0) return new Set();
-      // In its own transaction, so that it holds nothing that the transactions it waits for need.
+      // Runs in a transaction of its own, so that it holds nothing that the transactions it waits for need.
       const answers = await reader.script<[string]>(
         "set transaction isolation level read committed",
         `set local lock_timeout = ${LOCK_WAIT_MS}`,

@@ -28,10 +28,10 @@ interface Sender {
 
 const ENDINGS = { all: "", run: " returning 1", lock: " for no key update" } as const;
 
-/** A statement that joins a list with a table compares each row with each other: longer lists are sent in parts. */
+/** A statement that joins a list with a table compares each row with each other, so longer lists are sent in parts. */
 const MAX_JOINED_ROWS = 40;
 
-/** Runs the statements of scripts. Parameters are numbered; `:now` is an instant that the server reads once a statement. */
+/** Runs the statements of scripts. Parameters are numbered; `:now` is an instant that the server reads once per statement. */
 export class Statements {
   readonly #clock: string;
   readonly #clockOfRow: string;
@@ -223,7 +223,7 @@ export function named<Row>(rows: Answered): Row[] {
   const names = rows.columns?.map(({ name }) => name) ?? [];
   return rows.map((row) => {
     const object: Record<string, unknown> = {};
-    // Several times as fast as `Object.fromEntries`.
+    // The loop is several times as fast as `Object.fromEntries`.
     for (let i = 0; i < names.length; i++) object[names[i] as string] = row[i];
     return object as Row;
   });

@@ -102,7 +102,7 @@ export function storeParts(
 
 export type StoreParts = ReturnType<typeof storeParts>;
 
-/** Triggers can be disabled without being dropped. */
+/** Finds triggers that are missing or disabled. A trigger can be disabled without being dropped. */
 function auditGuards(s: string): AuditGuards {
   return {
     sql: `
@@ -163,14 +163,14 @@ export class JobParts {
     return locked === null && builds === null && counter === null ? null : Promise.all([locked, builds, counter]).then(() => {});
   };
 
-  /** Cached lanes or settings are outdated, and the transaction that relied on them was undone. */
+  /** Forgets outdated lanes and settings, after the transaction that relied on them was undone. */
   forget(): void {
     this.#counter.conflicted();
     this.catalog.forgetCount();
     this.settings.forget();
   }
 
-  /** The database has reverted to an earlier state. */
+  /** Forgets everything, because the database has reverted to an earlier state. */
   forgetAll(): void {
     this.catalog.forget();
     this.settings.forget();

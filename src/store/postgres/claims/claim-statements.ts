@@ -11,11 +11,11 @@ import { startedSql } from "./leases.ts";
 import { ClaimableLanes, LaneBatch, type MatchedLane, type MatchedLanes, outlookOf } from "../../../core/jobs/claiming.ts";
 import type { Rows } from "../connection/driver.ts";
 
-/** What can be claimed: by jobs_ready, and, where a worker died, by jobs_suspect. */
+/** Conditions of claimable jobs: those in jobs_ready and, where a worker died, those in jobs_suspect. */
 export const READY = "ready";
 export const SUSPECT = "suspect = 'pending' and gate is null";
 
-/** A job of a user's transaction that may run at once, and has not passed its limits yet: by jobs_unseen. */
+/** Condition of jobs_unseen: a job of a user's transaction that may run at once, and has not passed its limits yet. */
 export const UNSEEN = "gate = 'time' and fence = 0 and run_at <= created_at";
 
 export function holdsSuspect(s: string, holder: string): string {
@@ -89,7 +89,7 @@ export class ClaimLocks {
   readonly #bind: string;
 
   constructor(s: string) {
-    // The job is not quiet any more: its end frees the queue for other claims.
+    // A claimed job is not quiet any more, because its end frees the queue for other claims.
     this.#bind = `
       with clock as materialized (select ${s}.clock($1) as now),
       taken as (
@@ -111,7 +111,7 @@ export class ClaimLocks {
   }
 }
 
-/** Locks the next jobs of one lane, and skips locked ones. A locked row keeps its ctid, and is found again by that. */
+/** Locks the next jobs of one lane and skips locked ones. A locked row keeps its ctid, by which it is found again. */
 function headSql(s: string, which: string, lane: string, limit: string): string {
   return `
     select ctid as spot, key, priority, suspect is not null as suspect from ${s}.jobs
@@ -148,7 +148,7 @@ type Common = [
   now: number,
   fence: Fence,
   isRefused: boolean,
-  /** If fewer were claimed than wanted: whether other jobs are locked or may not be claimed. */
+  /** Whether other jobs are locked or may not be claimed. Null if as many were claimed as wanted. */
   more: boolean | null,
   nextAt: number | null,
   verdict: null,
@@ -156,7 +156,7 @@ type Common = [
 
 const TEXTS = new WeakMap<SingleStatement, string>();
 
-/** The statement without its receipt, which the transaction leaves. */
+/** Returns the statement for use in a transaction, which leaves the receipt itself. */
 export function inTransaction(statement: SingleStatement): string {
   let text = TEXTS.get(statement);
   if (text === undefined) TEXTS.set(statement, (text = `with ${statement.parts} ${statement.answer("null")}`));
@@ -214,7 +214,7 @@ const refusedSql = (s: string, lanes: string, queues: string): string => `
 const nextAtSql = (s: string, lane: string): string =>
   `select run_at from ${s}.jobs where gate = 'time' and lane = ${lane} order by run_at limit 1`;
 
-/** For a single lane, which most workers have: a quarter less time on the server. $5, $6, $7: its id, queue and lease. */
+/** Claims from a single lane, as most workers do, with a quarter less time on the server. $5, $6, $7: its id, queue and lease. */
 export function singleLaneClaimSql(s: string): SingleStatement {
   return {
     parts: `
@@ -273,18 +273,17 @@ export function singleClaimSql(s: string): SingleStatement {
   };
 }
 
-/** Up to this many lanes go with each claim. Beyond, the server is asked first which lanes have jobs. */
+/** Up to this many lanes go with each claim. For more, the server is asked first which lanes have jobs. */
 const FEW_LANES = 32;
 const SPARE_LANES = 8;
 
 type FoundRow = [counted: number, now: number, hidesSuspects: boolean, found: string];
-/** A lane that has jobs, or whose delayed job is due `at`; or a queue whose limits open then. `closed`: paused or locked. */
+/** A lane that has jobs, or whose delayed job is due `at`, or a queue whose limits open `at`. `closed`: paused or locked. */
 type Found = [lane: number | null, at: number | null, queue: string | null, closed: boolean];
 
 export interface FoundLanes {
   lanes: MatchedLane[];
   isWhole: boolean;
-  /** Delayed or limited jobs are due, which one statement cannot claim. */
   isDue: boolean;
   nextAt: number | null;
   last: number | null;
@@ -311,7 +310,7 @@ export class ReadyLanes {
     return all.length > FEW_LANES;
   }
 
-  /** The lanes of the next `max` queues that have jobs, without queues that are `done`; and all lanes with due jobs. */
+  /** Finds the lanes of the next `max` queues that have jobs, except `done` queues, and all lanes with due jobs. */
   async find(
     rows: Rows,
     { at, holder, max }: { at: number | null; holder: number | null; max: number },
@@ -350,7 +349,7 @@ export class ReadyLanes {
   }
 }
 
-/** Seeks from lane to lane: only lanes with jobs cost. Scalar subqueries keep the server from joining whole tables. */
+/** Seeks from lane to lane, so that only lanes with jobs cost. Scalar subqueries keep the server from joining whole tables. */
 function foundSql(s: string): string {
   const walk = (name: string, table: string, id: string, at: string, which: string) => `
     ${name} (id, at) as (

@@ -26,7 +26,7 @@ import type { Outcome, SingleCall, SingleStatement, Tx } from "../transactions/t
 import type { SingleRoute } from "../transactions/write-queue.ts";
 import type { JobParts } from "../store-parts.ts";
 
-/** After one claim that a statement could not make, so many are decided at once. */
+/** After a claim that one statement could not make, this many claims are decided without trying it. */
 const CLAIMS_WITHOUT_TRY = 8;
 
 type ClaimParts = Pick<JobParts, "catalog" | "settings" | "limits" | "events"> & {
@@ -61,7 +61,7 @@ export class Claim {
     this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => parts.settings.view.longestRefillMs });
   }
 
-  /** Whether it sends one statement at once, as far as is known here. */
+  /** Whether the claim sends one statement at once, as far as this process knows. */
   isQuick({ from, exclusive }: ClaimRequest): boolean {
     if (exclusive !== undefined || !this.#isKnown) return false;
     const matched = this.#parts.catalog.matching(from);
@@ -70,7 +70,7 @@ export class Claim {
     return queue !== null && !this.#parts.settings.limits(queue);
   }
 
-  /** One after the other: each would read the jobs that another is about to start. */
+  /** Runs claims one after the other, because each would read the jobs that another is about to start. */
   async runEach(tx: Tx, requests: readonly ClaimRequest[]): Promise<Claimed[][]> {
     const answers: Claimed[][] = [];
     for (const request of requests) answers.push(await this.#run(tx, request));
@@ -131,7 +131,7 @@ export class Claim {
     const shares = new ClaimableLanes(this.#parts.settings.view, []);
     if (!ReadyLanes.areMany(matched)) return this.#singleFrom(tx, request, shares, allOf(matched));
     const found = this.#ready.find(rows, { ...request, at: tx.at }, matched, shares);
-    // Without any ready lane, one lane stands for all: the statement also compares the count of lanes.
+    // Without any ready lane, one lane stands for all, because the statement also compares the count of lanes.
     return found.then(({ lanes, ...rest }) =>
       this.#singleFrom(tx, request, shares, { ...rest, lanes: lanes.length === 0 ? matched.all.slice(0, 1) : lanes }),
     );
@@ -166,7 +166,7 @@ export class Claim {
     return { statement: this.#statements.lanes, values: claimValues(tx, request, queues) };
   }
 
-  /** Null: the statement has claimed nothing, because it could not decide. */
+  /** Returns null if the statement could not decide, and has claimed nothing. */
   #started({ left }: ClaimRequest, queues: ClaimableLane[][], found: FoundLanes, rows: readonly SingleRow[]): Started[] | null {
     const [now, , isRefused, more, nextAt] = commonIn(rows);
     if (isRefused) {
@@ -192,7 +192,7 @@ export class Claim {
     return started;
   }
 
-  /** Answers a claim whose answer was lost, by its fence: jobs that still run. */
+  /** Finds a lost answer by the fence of its claim, and returns the jobs that still run. */
   async #recall(rows: Rows, { made: fence }: Outcome): Promise<Claimed[]> {
     if (fence === null) return [];
     const started = await rows<Started>(this.#recallSql, fence);

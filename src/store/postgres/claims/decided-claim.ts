@@ -26,18 +26,17 @@ interface Head extends Candidate {
 
 interface Heads {
   byQueue: ReadonlyMap<string, Head[]>;
-  /** The last job that was read of each lane that may have more. */
   ends: ReadonlyMap<ClaimableLane, Head>;
 }
 
-/** `most`: how many jobs the queue may still give. `ahead`: how many times more are read. */
+/** A queue to claim from: `most` is how many jobs it may still give, and `ahead` how many times more are read. */
 interface OpenQueue {
   lanes: readonly ClaimableLane[];
   most: number;
   ahead: number;
 }
 
-/** Claims what one statement cannot: reads and locks the next jobs; `chooseCandidates` and the limit gate decide. */
+/** Makes claims that one statement cannot: it reads and locks the next jobs; `chooseCandidates` and the limit gate decide. */
 export class DecidedClaim {
   readonly #limits: Limits;
   readonly #sql: Record<"locked" | "promote" | "due" | "setGates" | "heads" | "start", string>;
@@ -55,7 +54,7 @@ export class DecidedClaim {
       locked: `
         with clock as materialized (select ${s}.clock($1) as now)
         select lock.name from ${s}.locks as lock, clock where lock.name = any($2::text[]) and ${LOCKED(s)}`,
-      // The instant comes from a subselect: compared with a function, each delayed job would be read.
+      // The instant comes from a subselect: if it were a function, each delayed job would be read.
       promote: `
         update ${s}.jobs set gate = null where key in (
           select key from ${s}.jobs
@@ -91,10 +90,10 @@ export class DecidedClaim {
     };
   }
 
-  /** `queues` in the order in which they are served; `limited`: those of them that have limits. */
+  /** `queues` are in the order in which they are served. `limited` are those with limits. */
   async take(tx: Tx, request: ClaimRequest, queues: ClaimableLane[][], limited: ClaimableLane[][]): Promise<Started[]> {
     const rows: Started[] = [];
-    // Pipelined in this order: locks of queues with limits come before any row.
+    // Pipelined in this order, because locks of queues with limits come before any row.
     const prepared = limited.length === 0 ? false : this.#prepare(tx, limited);
     const promoted = tx.rows(this.#sql.promote, tx.at, listOf(queues.flat().map(({ lane }) => lane.id)));
     const ready = Promise.all([prepared, promoted]);
@@ -114,17 +113,17 @@ export class DecidedClaim {
     return rows;
   }
 
-  /** Locked queues take no share of a claim. */
+  /** Leaves out locked queues, so that they take no share of a claim. */
   async #unlocked(tx: Tx, queues: ClaimableLane[][]): Promise<ClaimableLane[][]> {
     const locked = new Set((await tx.rows<[string]>(this.#sql.locked, tx.at, listOf(queues.map(queueOf)))).map(([name]) => name));
     return queues.filter((lanes) => !locked.has(queueOf(lanes)));
   }
 
-  /** Admits jobs that are due and what rates allow by now. False: there was nothing to do. */
+  /** Admits jobs that are due, or that rates allow by now. Returns false if there was nothing to do. */
   async #prepare(tx: Tx, queues: readonly ClaimableLane[][]): Promise<boolean> {
     const lanes = queues.flat().map(({ lane }) => lane);
     const names = queues.map(queueOf);
-    // Reads behind the lock see what its last holder committed.
+    // These reads come after the lock, so they see what its last holder committed.
     const [, jobs, counters] = await Promise.all([
       this.#limits.lock(tx, names),
       tx.rows<[JobKey, number, number, string]>(this.#sql.due, tx.at, listOf(lanes.map(({ id }) => id))),
@@ -168,7 +167,7 @@ export class DecidedClaim {
     return { byQueue, ends };
   }
 
-  /** Jobs that a limit holds back are parked. Answers the queues that may have more behind them. */
+  /** Starts jobs, and parks jobs that a limit holds back. Returns the queues that may have more behind the parked jobs. */
   async #takeRound(
     tx: Tx,
     request: ClaimRequest,

@@ -11,7 +11,7 @@ import type { Tx } from "../transactions/transaction.ts";
 /** `coalesce` hides the state from the planner, which would walk the index of running jobs: ten times as slow as by key. */
 export const HELD = "job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'";
 
-/** Locks the rows that are still held, in the order of keys: no other transaction can end them before the commit. */
+/** Locks the rows that are still held, in the order of keys, so that no other transaction ends them before the commit. */
 export const held = (s: string, asked: string): string => `
   select asked.* from ${asked} join ${s}.jobs as job on ${HELD}
   order by job.key for no key update of job`;
@@ -51,7 +51,7 @@ export class Leases {
       select 1 from cut`;
   }
 
-  /** Leases that end further away than possible, because the clock was set back, end one lease from now. */
+  /** Shortens leases that end further away than possible, because the clock was set back, to one lease from now. */
   async cut(tx: Tx, leases: readonly HeldLease[]): Promise<number> {
     const cut = await tx.rows(this.#cut, tx.at, ...lists(leases, "job", "fence", "expiresAt"));
     if (cut.length > 0) tx.wrote();
@@ -62,7 +62,7 @@ export class Leases {
     return this.#access.read((db) => this.#states.of(db, leases));
   }
 
-  /** Each try is a transaction. A lease that is still locked after the last try counts as held. */
+  /** Renews leases. Each try is a transaction. A lease that is still locked after the last try counts as held. */
   async renew(write: <T>(run: (tx: Tx) => Promise<T>) => Promise<T>, leases: readonly Renewal[]): Promise<LeaseState[]> {
     const fates = new Map<Renewal, LeaseState>();
     for (let left = leases, tries = 1; left.length > 0; tries++) {
@@ -98,7 +98,7 @@ export function startedSql(s: string, expected?: string): string {
     having ${expected === undefined ? isAny : `case when count(*) = ${expected} then ${isAny} else ${s}.refuse('${REFUSED.moved}') end`}`;
 }
 
-/** `ended` has the fence of each job. The row of a claim goes with its last job. */
+/** Counts ended jobs off their claims; `ended` has the fence of each job. The row of a claim goes with its last job. */
 export function endedSql(s: string, ended: string): string {
   return `
     over as (select fence, count(*) as n from ${ended} group by fence),

@@ -7,9 +7,9 @@ export interface Address {
   password: string | undefined;
   database: string | undefined;
   ssl: string | boolean;
-  /** Only a server that takes writes will do; other hosts are skipped. */
+  /** True if only a server that takes writes will do. Other hosts are skipped. */
   writable: boolean;
-  /** `?pooler=transaction`: a pooler gives each transaction another connection. */
+  /** True for `?pooler=transaction`: a pooler gives each transaction another connection. */
   pooled: boolean;
   within: number;
   settings: Readonly<Record<string, string>>;
@@ -21,7 +21,7 @@ const FORM = /^postgres(?:ql)?:\/\/(?:(?<user>[^/?#]*)@)?(?<hosts>[^/?#@]*)(?<pa
 const PORT = 5432;
 const CONNECT_TIMEOUT_MS = 10_000;
 const SSL_MODES = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
-/** Not understood by the driver: ignored, they would leave a connection less safe than its user believes. */
+/** Options that the driver ignores. The connection would be less safe than its user believes, so they are rejected. */
 const UNSUPPORTED = [
   "channel_binding",
   "client_encoding",
@@ -125,7 +125,7 @@ function isPooled(pooler: string | undefined): boolean {
 function withinOf(seconds: string | undefined): number {
   if (seconds === undefined) return CONNECT_TIMEOUT_MS;
   const within = Number(seconds) * 1_000;
-  // 0 means no timeout: the longest that a timer can be.
+  // 0 means no timeout, which is the longest time that a timer can have.
   if (within >= 0) return within === 0 ? 2 ** 31 - 1 : within;
   return refuse("connect_timeout", "is not a number", "Give a number of seconds.");
 }
@@ -138,7 +138,7 @@ function decode(text: string): string {
   }
 }
 
-/** It may contain a password, so it is not repeated. */
+/** Throws without repeating the address, which may contain a password. */
 function malformed(): never {
   throw new HoldfastError(
     "ADDRESS_INVALID",

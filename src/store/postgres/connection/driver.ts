@@ -31,7 +31,6 @@ export interface Connection {
   destroy(): void;
 }
 
-/** The user installs the driver; it is loaded only where it is needed. */
 export async function loadDriver(): Promise<typeof postgres> {
   try {
     return IS_THREAD_CODE ? (requirePackage("postgres") as typeof postgres) : (await import("postgres")).default;
@@ -67,7 +66,7 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     ssl: address.ssl as "require",
     max: 1,
     prepare: !address.pooled,
-    // Lists are sent as text, so the types are not needed; errors while the driver fetches them could not be caught.
+    // Lists are sent as text, so the types are not needed, and errors while the driver fetches them could not be caught.
     fetch_types: false,
     max_lifetime: null,
     idle_timeout: 0,
@@ -92,7 +91,7 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
   };
 }
 
-/** Given as text: the driver would make a JSON string of a JSON text, `false` of "true", and an error of "infinity". */
+/** Sends text unchanged: the driver would make a JSON string of a JSON text, `false` of "true", and an error of "infinity". */
 const TEXTS_AS_THEY_ARE = {
   json: { to: 114, from: [114, 3802], parse: JSON.parse, serialize: textOr(JSON.stringify) },
   boolean: { to: 16, from: [16], parse: (text: string) => text === "t", serialize: textOr(String) },
@@ -125,7 +124,7 @@ function dialled(socket: Socket, host: Host): Promise<Socket> {
   });
 }
 
-/** A list as PostgreSQL writes it: one value, however many items it has. */
+/** Formats a list as PostgreSQL writes it, which is one value however many items it has. */
 export function listOf(values: readonly Value[]): string {
   let text = "{";
   for (let i = 0; i < values.length; i++) {
@@ -140,7 +139,7 @@ export function lists<Name extends string>(rows: readonly Readonly<Record<Name, 
   return names.map((name) => listOf(rows.map((row) => row[name])));
 }
 
-/** The position of a number in a sorted list: rows found by `= any(list)` get their values by it, in one walk of the index. */
+/** Returns SQL for the position of a number in a sorted list. Rows found by `= any(list)` get their values by it in one walk. */
 export function placeIn(number: string, list: string): string {
   return `width_bucket(${number}, ${list}::bigint[])`;
 }

@@ -9,9 +9,9 @@ export class ConnectionLost extends Error {
   }
 }
 
-/** Another transaction was faster: everything is undone and decided again. */
+/** Another transaction was faster, so everything is undone and decided again. */
 export class RerunTransaction extends Error {
-  /** The next try waits for what was in the way, so there is no pause before it. */
+  /** True if the next try waits for what was in the way, so that it needs no pause. */
   readonly soon: boolean;
   constructor(message?: string, options: { soon: boolean } = { soon: false }) {
     super(message);
@@ -51,7 +51,7 @@ export const NO_WRITES = "25006";
 export function codeOf(error: unknown): string {
   if (error instanceof ConnectionLost) return codeOf(error.cause);
   const { code, routine } = error instanceof Error ? (error as { code?: unknown; routine?: unknown }) : {};
-  // A replica first reports that it has no unlogged tables. Found by the server's routine: messages are translated.
+  // A replica first reports that it has no unlogged tables. The routine identifies the error, because messages are translated.
   if (code === "0A000" && routine === "get_relation_info") return NO_WRITES;
   return typeof code === "string" ? code : "";
 }
@@ -61,19 +61,18 @@ export function isLost(error: unknown): boolean {
   return error instanceof ConnectionLost || GONE.has(code) || code.startsWith("08");
 }
 
-/** Whether the server itself answered with this error, and so can be reached. */
 export function isRefused(error: unknown): boolean {
   if (error instanceof ConnectionLost) return isRefused(error.cause);
   return error instanceof Error && typeof (error as { severity?: unknown }).severity === "string";
 }
 
-/** Whether another try may succeed: it was chosen to end a deadlock, or another transaction was faster. */
+/** Whether another try may succeed, because the server ended a deadlock, or another transaction was faster. */
 export function mayRunAgain(error: unknown): boolean {
   const code = codeOf(error);
   return error instanceof RerunTransaction || code === "40P01" || code === "40001" || isTaken(error);
 }
 
-/** An id or a key that was free when it was looked up is taken now. */
+/** Whether an id or a key that was free when it was looked up is taken now. */
 function isTaken(error: unknown): boolean {
   return codeOf(error) === "23505" && ARBITERS.has(constraintOf(error));
 }
@@ -85,7 +84,6 @@ function constraintOf(error: unknown): string {
 
 const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
 
-/** The error for a caller; errors that do not come from the database pass unchanged. */
 export function explain(error: unknown, address: string): unknown {
   if (error instanceof HoldfastError) return error;
   const [said, code] = [wordsOf(error), codeOf(error)];
@@ -99,13 +97,13 @@ export function explain(error: unknown, address: string): unknown {
 
 function explanationOf(code: string, said: string): Explanation | undefined {
   if ((code === "42704" || code === "22023") && / parameter "/.test(said)) return UNKNOWN_SETTING;
-  // The message may be translated: only what is certain gets this name.
+  // The message may be translated, so only a certain match gets this name.
   if (code === "57014" && /statement timeout/.test(said)) return TIMED_OUT;
   if (code === "EPROTO" || code.startsWith("ERR_SSL_") || /before secure TLS connection/.test(said)) return TLS_FAILED;
   return EXPLAINED[code];
 }
 
-/** Where a host name has several addresses and none answers, the error itself is empty. */
+/** Returns the message. The error itself has none if a host name has several addresses and none answers. */
 function wordsOf(error: unknown): string {
   if (error instanceof AggregateError && error.message === "") return error.errors.map(wordsOf).join("; ");
   return error instanceof Error ? error.message : String(error);
@@ -282,7 +280,7 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
 const MIN_RECONNECT_DELAY_MS = 50;
 const MAX_RECONNECT_DELAY_MS = 1_000;
 
-/** At first no pause, because often only the connection is gone; then exponential with jitter, for all come back at once. */
+/** Waits not at all at first, because often only the connection is gone; then exponentially, with jitter against a stampede. */
 export function reconnectDelay(losses: number, random: () => number): number {
   if (losses === 0) return 0;
   return Math.min(MAX_RECONNECT_DELAY_MS, MIN_RECONNECT_DELAY_MS * 2 ** (losses - 1)) * (0.5 + random() / 2);

@@ -16,12 +16,12 @@ export interface OpenPostgresOptions {
   durability?: Durability;
   create?: boolean;
   clock: Clock;
-  /** Whether the given clock's time is written, or the database's. */
+  /** True if rows get the given clock's time, false if they get the database's. */
   injected: boolean;
   random: () => number;
   actor?: string;
   patience: number;
-  /** Whether to wait already now for a server that was there a moment ago. */
+  /** Whether to wait for a server that was there a moment ago, instead of failing at once. */
   waits?: boolean;
 }
 
@@ -39,7 +39,7 @@ export interface OpenedPostgres {
   listen: ((options: SessionOptions) => Promise<Session>) | null;
 }
 
-/** Writers join by index look-ups, whatever the statistics of a table that was empty a minute ago suggest. */
+/** Makes writers join by index look-ups, whatever the statistics of a table that was empty a minute ago suggest. */
 const INDEX_JOINS = "set standard_conforming_strings = on; set enable_hashjoin = off; set enable_mergejoin = off";
 
 const READERS = 2;
@@ -47,7 +47,7 @@ const READERS = 2;
 export async function openPostgres(url: string, options: OpenPostgresOptions): Promise<OpenedPostgres> {
   const { schema = "holdfast", readers = READERS, random, patience } = options;
   const address = parseAddress(url);
-  // Soon enough that waiting calls can still be served over another connection.
+  // A quarter of the patience leaves time to serve waiting calls over another connection.
   const server: Server = { driver: await loadDriver(), address, silence: patience / 4 };
   const { pooled } = address;
   const writers = [new Writer(server), new Writer(server)] as const;
@@ -115,7 +115,7 @@ export function refuseOld(version: number): void {
   );
 }
 
-/** Other encodings cannot store every text, and a job would fail only after it has run. */
+/** Rejects other encodings. They cannot store every text, and a job would fail only after it has run. */
 function refuseEncoding(encoding: string): void {
   if (encoding === "UTF8") return;
   throw new HoldfastError(

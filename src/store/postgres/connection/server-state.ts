@@ -2,7 +2,7 @@ import { RerunTransaction } from "./faults.ts";
 import type { Session } from "./session.ts";
 import type { Rows } from "./driver.ts";
 
-/** How far sequences are moved: further than any process can have counted in the time that was lost. */
+/** How far sequences are moved, which is further than any process can have counted in the time that was lost. */
 const SEQUENCE_GAP = 1_000_000_000;
 const JOB_GAP = 100_000_000;
 const PROCESS_GAP = 1_000_000;
@@ -13,9 +13,9 @@ export class DatabaseReverted extends RerunTransaction {
   }
 }
 
-// After a server crash, a failover or a restore a database may give out numbers that live processes hold. An unlogged table is
-// empty then: its finder moves all sequences and draws a new epoch; a process that knew another one clears its caches. Each
-// transaction compares the epoch at its end, so none that began before commits after.
+// After a server crash, a failover or a restore, a database may give out numbers that live processes hold. The unlogged table
+// `awake` is empty then: the process that finds it empty moves all sequences and draws a new epoch, and one that knew another
+// epoch clears its caches. Each transaction compares the epoch at its end, so none that began before the change commits.
 export class Epoch {
   known = Number.NaN;
   readonly isGone: (known: string) => string;
@@ -29,13 +29,13 @@ export class Epoch {
     const isAwake = `exists (select 1 from ${s}.awake)`;
     this.isGone = (known) => `epoch <> ${known} or not ${isAwake}`;
     this.#sql = {
-      // Of two processes that come at once the second waits for the first, and finds it done.
+      // If two processes come at once, the second waits for the first, and finds the row.
       wake: `insert into ${s}.awake (id) values (1) on conflict do nothing returning id`,
       moveOn: `
         select ${on("fence", SEQUENCE_GAP)}, ${on("job", JOB_GAP)}, ${on("outbox_id_seq", SEQUENCE_GAP)}, ${on("processes_id_seq", PROCESS_GAP)}`,
-      // At random: an epoch that was lost must not come again.
+      // The epoch is random, because an epoch that was lost must not come again.
       draw: `update ${s}.counter set epoch = floor(random() * 9007199254740991)::bigint where id = 1`,
-      // The process that delivers may be further than the sink is now.
+      // The process that delivers may be further than the stored cursor is now, so it loses the sink.
       depose: `update ${s}.sinks set holder = null, expires_at = null, token = nextval('${s.replaceAll("'", "''")}.fence')`,
       read: `select epoch, ${isAwake} from ${s}.counter where id = 1`,
     };
@@ -71,7 +71,7 @@ export class Epoch {
 
 const ASK_INTERVAL_MS = 1_000;
 
-/** The database's time, estimated without a query. Rows are written in it, and this host's clock may be an hour off. */
+/** Estimates the database's time without a query. Rows are written in that time, and this host's clock may be an hour off. */
 export class ServerTime {
   readonly #sql: string;
   readonly #monotonic: () => number;
@@ -97,7 +97,7 @@ export class ServerTime {
     this.learn((row as [number])[0], before, this.#monotonic());
   }
 
-  /** The answer was given between both instants: the estimate moves no further than needed, so a slow answer never harms it. */
+  /** Learns from an answer given between both instants. The estimate moves no further than needed: slow answers do no harm. */
   learn(answer: number, before: number, after: number): void {
     const [least, most] = [answer - after, answer + 1 - before];
     this.#ahead = this.#ahead === null ? (least + most) / 2 : Math.min(most, Math.max(least, this.#ahead));

@@ -3,7 +3,7 @@ import type { Durability } from "../../store.ts";
 /** How long a statement waits for a lock, in milliseconds, unless the user or the server has set `lock_timeout`. */
 export const LOCK_WAIT_MS = 15_000;
 
-/** Settings that answers rely on, and that a role or database may have changed: NULL in lists, and exact fractions. */
+/** Settings that answers rely on (NULL in lists, exact fractions), and that a role or database may have changed. */
 const RELIED = [
   ["array_nulls", "on"],
   ["extra_float_digits", "1"],
@@ -20,13 +20,13 @@ const PLANNED = [
 
 export const RELIED_SET = [...RELIED, ...PLANNED].map(([name, value]) => `set_config('${name}', '${value}', false)`).join(", ");
 
-/** For the rest of a transaction: the user's statements are planned as on the user's own connections. */
+/** Resets the planner's settings for the rest of a transaction, so that users' statements are planned as on their connections. */
 export const USERS_LOCALLY = PLANNED.map(([name]) => `set local ${name} to default`).join("; ");
 
-/** The server rolls back a transaction silent for so long: a stopped process holds locks, and runs it again later. */
+/** The server rolls back a transaction that is silent for this long, because a stopped process would hold its locks. */
 const MAX_SILENCE_MS = 5_000;
 
-/** For the rest of a transaction: as Holdfast's statements need it, whatever the user's statements have set. */
+/** Applies Holdfast's settings for the rest of a transaction, whatever the user's statements have set. */
 export const OURS_LOCALLY = [
   ...[...RELIED, ...PLANNED].map(([name, value]) => `set local ${name} = '${value}'`),
   `set local idle_in_transaction_session_timeout = ${MAX_SILENCE_MS}`,
@@ -48,7 +48,7 @@ export function writing(durability: Durability): string {
   return [...settings.map(([name, value]) => `set ${name} = ${value}`), boundWaits(false)].join(";");
 }
 
-/** How a transaction begins: behind a pooler with all settings, because each may have another connection. */
+/** Returns how a transaction begins. Behind a pooler it sets all settings, because each may have another connection. */
 export function beginning(durability: Durability, pooled: boolean): string[] {
   const begin = "begin isolation level read committed";
   if (!pooled) return [begin];
@@ -58,7 +58,7 @@ export function beginning(durability: Durability, pooled: boolean): string[] {
 
 export const RELIED_READ = RELIED.map(([name]) => `current_setting('${name}') as ${name}`).join(", ");
 
-/** What sets them in a user's transaction, and restores the user's values; null where they are right. */
+/** Returns statements that set Holdfast's values in a user's transaction, and the user's again; null if they are right. */
 export function borrowed(found: Readonly<Record<string, unknown>>): { take: string | null; giveBack: string | null } {
   const other = RELIED.filter(([name, value]) => found[name] !== value);
   if (other.length === 0) return { take: null, giveBack: null };
@@ -69,7 +69,7 @@ function setLocally(values: (readonly [name: string, value: string])[]): string 
   return `select ${values.map(([name, value]) => `set_config('${name}', '${value.replaceAll("'", "''")}', true)`).join(", ")}`;
 }
 
-/** Our own codes, with which the function `refuse` ends a statement and its transaction. */
+/** Holdfast's own error codes, with which the function `refuse` ends a statement and its transaction. */
 export const REFUSED = {
   reverted: "HF001",
   stale: "HF002",

@@ -9,7 +9,7 @@ export interface SessionOptions {
   onNotice?: (text: string) => void;
 }
 
-/** One connection. Once it is lost, it takes no further statement, and every open one is rejected. */
+/** One connection. Once it is lost, it rejects every open statement and takes no further one. */
 export class Session {
   readonly #connection: Connection;
   readonly #server: Server;
@@ -85,7 +85,7 @@ export class Session {
     return this.#lost !== null;
   }
 
-  /** It rejected a write. A new connection may not: settings count as they were when a connection was made. */
+  /** Whether it has rejected a write. A new connection may accept it, because settings count as of when a connection is made. */
   get isDated(): boolean {
     return this.#refusesWrites && performance.now() - this.#madeAt >= REJECTING_KEPT_MS;
   }
@@ -106,7 +106,7 @@ export class Session {
     return this.#send(send) as unknown as Promise<Row[]>;
   }
 
-  /** A user's statement: not prepared, because its text may differ each time; rows as objects. */
+  /** Runs a user's statement. It is not prepared, because its text may differ each time. It returns rows as objects. */
   async query(text: string, values: readonly unknown[]): Promise<unknown[]> {
     return [...((await this.#send(() => this.#connection.sql.unsafe(text, values as never[]))) as Iterable<unknown>)];
   }
@@ -124,7 +124,7 @@ export class Session {
     return this.#server.address.pooled;
   }
 
-  /** Sends one message: `before` without rows, then statements whose rows are the answer. It ends at the first that fails. */
+  /** Sends one message: `before` without rows, then statements whose rows are the answer. It ends at the first error. */
   async together(
     before: readonly string[],
     statements: readonly { text: string; values: readonly Value[] }[],
@@ -160,7 +160,6 @@ export class Session {
     this.lose();
   }
 
-  /** Asks over another connection whether the server works on a statement of this one. */
   async #isServed(isSilent: () => boolean): Promise<boolean> {
     if (this.#backend === 0) return true;
     let other: Session | null = null;
@@ -168,7 +167,7 @@ export class Session {
       other = await Session.#at(this.#server, this.#host, { name: "holdfast asks" }, 2 * this.#server.silence);
       if (this.#server.address.pooled) return true;
       const isAtWork = (await other.rows(AT_WORK, [this.#backend])).length > 0;
-      // A role may not be allowed to: then the server ends it when it notices that the connection is lost.
+      // A role may lack the right to end it. Then the server ends it when it notices that the connection is lost.
       if (!isAtWork && isSilent()) await other.rows(TERMINATE, [this.#backend]).catch(() => {});
       return isAtWork;
     } catch (error) {
@@ -201,7 +200,7 @@ export class Session {
     });
   }
 
-  /** Another host takes the writes by now, and reads from this one may be outdated. */
+  /** Loses the connection: another host takes the writes by now, and reads from this one may be outdated. */
   #refused(cause: unknown): void {
     this.#refusesWrites = true;
     if (!this.#server.address.writable) return;
@@ -217,7 +216,7 @@ export class Session {
 
 const OPEN = new WeakMap<Server, Set<Session>>();
 
-/** A connection that rejects writes is kept for so long, in milliseconds, so that calls do not reconnect each time. */
+/** A connection that rejects writes is kept for this many milliseconds, so that calls do not reconnect each time. */
 const REJECTING_KEPT_MS = 1_000;
 
 function takesNoWrites(): Error {
@@ -228,12 +227,12 @@ function isOutdated(error: unknown): boolean {
   return codeOf(error) === "0A000" && /cached plan/.test((error as Error).message);
 }
 
-/** A statement whose last bytes were lost on the way is active, too: the server waits for the rest. */
+/** Finds a statement at work. One whose last bytes were lost on the way also looks active: the server waits for the rest. */
 const AT_WORK = `
   select 1 from pg_stat_activity
   where pid = $1 and coalesce(state, '') not like 'idle%' and coalesce(wait_event, '') <> 'ClientRead'`;
 
-/** Else the server would hold the locks of a lost transaction for as long as it waits for the rest of a statement. */
+/** Otherwise the server holds the locks of a lost transaction for as long as it waits for the rest of a statement. */
 const TERMINATE = "select pg_terminate_backend(pid) from pg_stat_activity where pid = $1 and application_name like 'holdfast %'";
 
 function literal(value: Value): string {
@@ -246,7 +245,7 @@ interface Watched {
   onDead(): void;
 }
 
-/** After a power loss, or behind a firewall, TCP waits for 15 minutes: another connection asks whether the server works. */
+/** Asks over another connection whether the server works, because after a power loss TCP waits for 15 minutes. */
 class ConnectionWatchdog {
   readonly #watched: Watched;
   readonly #every: number;
@@ -316,7 +315,7 @@ export class Reader {
   readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> =>
     this.#patiently((session) => session.rows<Row>(text, values));
 
-  /** One transaction, which the server runs to its end even if this process dies. It must be safe to run twice. */
+  /** Runs one transaction, which the server runs to its end even if this process dies. It must be safe to run twice. */
   script<Row extends readonly unknown[]>(...statements: string[]): Promise<Row[][]> {
     return this.#patiently((session) => session.script<Row>(statements.join(";")));
   }
@@ -352,7 +351,7 @@ export class Reader {
     if (this.#closed) throw closedError();
     const seat = this.#seat();
     seat.reads++;
-    // A pooler hands a connection on with each answer: statements pipelined before that are never answered.
+    // A pooler hands a connection on with each answer, and statements pipelined before that are never answered.
     const turn = this.#server.address.pooled ? seat.last : undefined;
     const read = Promise.resolve(turn).then(async () => send(await seat.session));
     const over = () => void seat.reads--;
@@ -374,7 +373,7 @@ export class Reader {
   }
 }
 
-/** The connection that a handle writes over. It is opened again when it was lost, and set up each time. */
+/** The connection over which a handle writes. It is opened and set up again after a loss. */
 export class Writer {
   readonly #server: Server;
   readonly #setUps: ((session: Session) => Promise<void>)[] = [];

@@ -25,7 +25,7 @@ export class SettleEffects {
   }
 }
 
-/** Counts are split into rows, so that stores settle without waiting; users' and second connections have their own. */
+/** Counts are split into rows, so that stores settle without waiting. Users and second connections have their own rows. */
 const SHARES = 64;
 
 export function longShare(random: () => number): number {
@@ -55,7 +55,7 @@ export class Tally {
     };
   }
 
-  /** With the same share, two transactions that count several lanes in different orders would deadlock. */
+  /** Chooses a share. With the same one, two transactions that count several lanes in different orders would deadlock. */
   async chooseShare(rows: Rows, random: () => number): Promise<number> {
     try {
       const [row] = await rows<[number]>(this.#sql.share);

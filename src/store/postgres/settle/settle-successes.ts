@@ -12,7 +12,7 @@ import { GroupCommit, type GroupCommitOptions } from "../transactions/group-comm
 import { type CallHints, splitAnswers } from "../transactions/write-queue.ts";
 import type { Settle } from "./settle.ts";
 
-/** After one batch that a single statement could not settle, so many use a transaction at once. */
+/** After a batch that a single statement could not settle, this many use a transaction without trying it. */
 const BATCHES_WITHOUT_TRY = 8;
 
 interface Selection {
@@ -27,7 +27,7 @@ const WITH_OUTPUT: Selection = {
   held: HELD,
 };
 
-/** $5: null. Each fence is found by its position in the list: a fifth less work for the server. */
+/** $5 is null. Each fence is found by its position in the list, which is a fifth less work for the server. */
 const WITHOUT_OUTPUT: Selection = {
   output: "$5::text",
   from: "",
@@ -35,7 +35,7 @@ const WITHOUT_OUTPUT: Selection = {
             and coalesce(job.state, '') = 'running'`,
 };
 
-/** Jobs whose end changes no other row, and jobs with limits, whose end frees slots. */
+/** Quiet jobs, whose end changes no other row, and limited ones, whose end frees slots. */
 type Kind = "quiet" | "limited";
 
 type Statements = Record<Kind, string> & { single: SingleStatement };
@@ -57,7 +57,7 @@ export class SettleSuccesses {
     this.#sql = { withoutOutput: all(WITHOUT_OUTPUT), withOutput: all(WITH_OUTPUT) };
   }
 
-  /** `plain` has each job once, in the order of keys. Answers those that it has settled. */
+  /** Settles `plain`, which has each job once in the order of keys. Returns the jobs that it has settled. */
   async settle(tx: Tx, plain: readonly Settlement[], kind: Kind = "quiet"): Promise<Set<JobKey>> {
     if (plain.length === 0) return new Set();
     if (!this.#settings.isKnown) await this.#settings.at(tx);
@@ -103,7 +103,7 @@ export class SettleSuccesses {
   }
 }
 
-/** Another transaction may begin to wait for a limited job at this instant: the caller checks again in a later statement. */
+/** Another transaction may begin to wait for a limited job at this instant, so the caller checks again in a later statement. */
 function kindSql(s: string, kind: Kind): string {
   if (kind === "quiet") return "job.quiet";
   return `job.limits is not null and not exists (select 1 from ${s}.waits where upstream = job.key)`;
@@ -134,7 +134,7 @@ function singleSql(s: string, selection: Selection): SingleStatement {
     values: 6,
     made: "null::bigint, null::bigint, null::text",
     wrote: "true",
-    // The retention backfill waits only for transactions that have written: one that has not must not use the settings it knew.
+    // The retention backfill waits only for transactions that have written. One that has not must not use the settings it knew.
     settings: `${s}.settings_now()`,
     answer: (verdict) => `
         select case when (select count(*) from ended) < cardinality($3::bigint[]) then ${s}.refuse('${REFUSED.partial}') end, ${verdict}`,
@@ -153,11 +153,10 @@ interface Parts {
   settle: Settle;
   first: GroupCommit;
   writer: Writer;
-  /** Writes over the first connection; rejects where the store is read-only. */
   write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints: CallHints<T>): Promise<T>;
 }
 
-/** A draining worker settles over a second connection while the first claims: a third faster. They never share a job. */
+/** Settles over a second connection while the first claims, which drains a third faster. They never share a job. */
 export class SettleQueue {
   readonly #parts: Parts;
   readonly #second: GroupCommit;
@@ -214,7 +213,7 @@ export class SettleQueue {
     try {
       await this.#parts.writer.session();
     } catch {
-      // All connections are in use, or the server is down: the first connection reports errors.
+      // All connections are in use, or the server is down. The first connection reports errors.
       this.#refusedAt = performance.now();
     }
   }

@@ -22,7 +22,7 @@ import type { JobParts } from "../store-parts.ts";
 
 export interface AttemptEnd extends LeaseRef {
   outcome: Outcome;
-  /** Only if its lease still ends at this instant: then it is the lease that was judged. */
+  /** If set, the lease must still end at this instant, or it is not the lease that was judged. */
   expiresAt?: number;
   isOwn?: boolean | undefined;
   work?: WorkEnd | undefined;
@@ -35,7 +35,7 @@ type SettleParts = Pick<
   "catalog" | "settings" | "limits" | "events" | "effects" | "enqueue" | "batches" | "attempts" | "dependents" | "cancel"
 > & { random: () => number };
 
-/** Ends attempts. Every write is guarded by job, fence and `running`: a late settle changes nothing. */
+/** Ends attempts. Job, fence and `running` guard every write, so a late settle changes nothing. */
 export class Settle {
   readonly states: LeaseStates;
   readonly #parts: SettleParts;
@@ -55,7 +55,7 @@ export class Settle {
       holders: `select key, reserved from ${s}.jobs where reserved = any($1::text[])`,
       hold: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
       history,
-      // A locked row is being settled or renewed, or a user's transaction holds it: its lease is judged later, without waiting.
+      // A locked row is being settled or renewed, or a user's transaction holds it. Its lease is judged later, without waiting.
       judged: `${history} skip locked`,
       move: `
         with moved as (
@@ -73,7 +73,7 @@ export class Settle {
     };
   }
 
-  /** Whether one statement can settle all of them, as far as is known here. */
+  /** Whether one statement can settle all of them, as far as this process knows. */
   isPlain(settlements: readonly Settlement[]): boolean {
     if (!this.#parts.settings.isKnown || this.#parts.settings.view.hasLimits || !settlements.every(isPlain)) return false;
     return !settlements.some(({ job }) => this.#parts.limits.isClaimed(job));
@@ -106,7 +106,7 @@ export class Settle {
     if (others.length > 0) await this.#lock(tx, [...limited, ...others]);
     else if (!this.#parts.settings.isKnown) await this.#parts.settings.at(tx);
     const locked = this.#parts.limits.lock(tx, this.#parts.limits.claimedIn(limited.map(({ job }) => job)));
-    // Several statements follow; this one locks the rows in the order of keys.
+    // Several statements follow, so this one locks the rows in the order of keys.
     if ([quiet, limited, others].filter(({ length }) => length > 0).length > 1)
       tx.rows(this.#sql.hold, listOf(settlements.map(({ job }) => job))).catch(() => {});
     const [quietly, freed] = await Promise.all([this.#successes.settle(tx, quiet), this.#settleLimited(tx, limited, locked)]);
@@ -147,7 +147,7 @@ export class Settle {
     return ended;
   }
 
-  /** `next`: jobs for the caller to enqueue. The caller closes `batch`. */
+  /** Ends attempts. The caller enqueues the jobs of `next`, and closes `batch`. */
   async #end(
     tx: Tx,
     endings: readonly AttemptEnd[],
@@ -198,7 +198,7 @@ export class Settle {
     return [];
   }
 
-  /** Jobs whose key a follow-up of an earlier settlement wants: the key is not free yet by then. */
+  /** Returns the jobs whose key a follow-up of an earlier settlement wants, before the key is free. */
   async #late(tx: Tx, settlements: readonly Settlement[]): Promise<ReadonlySet<JobKey>> {
     const wanted = new Map<string, number>();
     for (const [i, { followUps = [] }] of settlements.entries()) {
@@ -221,7 +221,7 @@ export class Settle {
     await this.#parts.limits.lockOf(tx, jobs, this.#parts.limits.queuesOf(followUps));
   }
 
-  /** In their order: a follow-up may take the id for which the next one is refused. */
+  /** Settles in the given order, because a follow-up may take the id for which the next one is refused. */
   async #each(tx: Tx, settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Promise<Map<Settlement, LeaseState>> {
     const fates = new Map<Settlement, LeaseState>();
     for (const batch of batchesOf(settlements, late)) {
@@ -242,7 +242,6 @@ export class Settle {
     return fates;
   }
 
-  /** If a follow-up is refused, the attempt has failed. */
   async #tenable(tx: Tx, { outcome, followUps }: Settlement): Promise<Outcome> {
     if (outcome.kind !== "succeeded" || followUps === undefined || !followUps.some(isRisky)) return outcome;
     const refused = await this.#parts.enqueue.refused(tx, followUps);
@@ -301,7 +300,7 @@ export class Settle {
     await this.#cancelReplaced(tx, moves);
   }
 
-  /** A job that would run again, while another waits to replace it, is cancelled: the other one runs. */
+  /** Cancels a job that would run again while another waits to replace it. The other one runs. */
   async #cancelReplaced(tx: Tx, moves: readonly Move[]): Promise<void> {
     const again = new Map(moves.filter(({ next }) => next.state === "pending").map(({ row, next }) => [row.key, next]));
     if (again.size === 0) return;
@@ -330,7 +329,7 @@ function isPlain({ outcome, followUps, commit, work }: Settlement): boolean {
   return outcome.kind === "succeeded" && work === undefined && (followUps === undefined || followUps.length === 0);
 }
 
-/** Each job once, by key: transactions that lock in different orders would deadlock; statements find each by position. */
+/** Returns each job once, by key: transactions that lock in different orders would deadlock; statements find jobs by position. */
 function plainOf(settlements: readonly Settlement[]): Settlement[] {
   const jobs = new Set<JobKey>();
   const plain = settlements.filter((settlement) => jobs.size < jobs.add(settlement.job).size && isPlain(settlement));
@@ -350,7 +349,7 @@ function isRisky({ id, after }: NewJob): boolean {
   return id !== undefined || after !== undefined;
 }
 
-/** A settlement whose follow-ups may be refused ends a batch; one that is late begins one. */
+/** Splits into batches. A settlement whose follow-ups may be refused ends a batch, and a late one begins one. */
 function batchesOf(settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Settlement[][] {
   const batches: Settlement[][] = [[]];
   for (const settlement of settlements) {

@@ -25,7 +25,7 @@ interface Parts {
   s: string;
   makeWriter: () => Writer;
   group: GroupCommitOptions;
-  /** What the store's first connection knows; a fresh copy for each attempt, because their transactions overlap. */
+  /** What the store's first connection knows, as a fresh copy for each attempt, because their transactions overlap. */
   jobParts: JobParts;
   random: () => number;
   declare: (jobs: readonly NewJob[]) => Promise<void>;
@@ -102,7 +102,7 @@ export class RowCommits {
     if (before !== "held") return before as LeaseState;
     await callAll(tx, settlement.commit ?? [], Math.ceil(until - performance.now()));
     const [fate] = await settle.run(tx, [settlement]);
-    // The lease was lost while the callbacks ran: their rows must not be committed.
+    // The lease was lost while the callbacks ran, so their rows must not be committed.
     if (fate !== "held") throw new RolledBack(fate as LeaseState);
     // A success whose follow-up jobs are rejected is recorded as a failure, and a failure commits no rows.
     const [row] = await tx.rows<[string]>(`select state from ${s}.jobs where key = $1`, settlement.job);
@@ -145,7 +145,7 @@ export class RowCommits {
   }
 }
 
-/** Thrown to roll back callbacks that went well. `fate`: of the lease; null: settle without the callbacks. */
+/** Thrown to roll back callbacks that succeeded. `fate` is the state of the lease, or null to settle without the callbacks. */
 class RolledBack extends Error {
   readonly fate: LeaseState | null;
   constructor(fate: LeaseState | null) {
@@ -199,7 +199,7 @@ class UserStatements {
         if (typeof text !== "string" || (values !== undefined && !Array.isArray(values)))
           return Promise.reject(noStatement(typeof text === "string" ? values : text));
         const answer = transaction.query(text, values?.map(sentValue)).then((rows) => ({ rows }));
-        // Also if the callback does not await it: the error aborts the transaction, and with it the attempt.
+        // This holds even if the callback does not await it: the error aborts the transaction, and with it the attempt.
         this.#last = answer.catch((error: unknown) => (this.#failure ??= error));
         return answer;
       },
@@ -212,7 +212,7 @@ class UserStatements {
   }
 }
 
-/** A value as text, whose type the server infers from the statement: the driver knows no types of lists. Bytes stay bytes. */
+/** Returns a value as text: the server infers its type from the statement, and the driver knows no types of lists. */
 function sentValue(value: unknown): unknown {
   if (value === undefined || value === null || value instanceof Uint8Array) return value;
   if (Array.isArray(value)) return `{${value.map(listElement).join(",")}}`;
@@ -226,7 +226,7 @@ function listElement(value: unknown): string {
   return sent === null || sent === undefined ? "NULL" : `"${String(sent).replaceAll(/["\\]/g, "\\$&")}"`;
 }
 
-/** In real time, whatever clock is injected: the server's locks are held. */
+/** Limits the callbacks in real time, whatever clock is injected, because they hold the server's locks. */
 async function within(millis: number, run: () => Promise<void>): Promise<void> {
   const late = Promise.withResolvers<never>();
   const timer = setTimeout(() => late.reject(tooLong()), millis);

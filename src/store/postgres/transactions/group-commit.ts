@@ -29,20 +29,18 @@ export interface GroupCommitOptions extends TransactionOptions {
   durability: Durability;
   changes: ChangeFeed;
   onRevert: () => void;
-  /** Takes the locks that an earlier try needed, and those of these names, before anything else. */
+  /** Takes the locks that an earlier try needed, and the locks of these names, before anything else. */
   first: (tx: Tx, names: readonly string[]) => Promise<void> | null;
-  /** Writes audit entries after everything else: all writers of the audit lock its head. */
+  /** Writes audit entries after everything else, because all writers of the audit lock its head. */
   last: (tx: Tx, entries: readonly NewAuditEntry[]) => Promise<void>;
   onStall: () => void;
 }
 
-/** SQLSTATE lock_not_available: a lock was waited for as long as `lock_timeout` allows. */
+/** SQLSTATE lock_not_available: a lock was not granted within `lock_timeout`. */
 const LOCK_TIMEOUT = "55P03";
-/** How often a transaction runs again that was overtaken, or chosen to end a deadlock. */
 const MAX_TRIES = 20;
-// Calls made in one tick, or during a transaction, share the next one: a commit costs a hundred times what a row costs. The
-// commit goes with the receipt after every answer: a connection lost before changed nothing, one lost with it left the receipt
-// or nothing.
+// Calls made in one tick, or during a transaction, share the next one: a commit costs as much as a hundred rows. It is sent with
+// the receipt, after every answer: a connection lost before changed nothing, one lost with it left the receipt or nothing.
 export class GroupCommit {
   readonly #writer: Writer;
   readonly #options: GroupCommitOptions;
@@ -63,12 +61,12 @@ export class GroupCommit {
     this.#begin = beginning(options.durability, writer.pooled);
   }
 
-  /** `run` may run more than once, after everything it did was undone. */
+  /** Submits a call. `run` may run more than once, each time after everything it did was undone. */
   submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints: CallHints<T> = {}): Promise<T> {
     return this.#add<T>(undefined, () => this.#waiting.add(operation, run, hints), hints.owed);
   }
 
-  /** Joins the call before it, if that is of the same operation and has not begun. */
+  /** Submits a call that joins the one before it, if that is of the same operation and has not begun. */
   submitJoined<Input, T>(
     operation: Operation,
     input: Input,
@@ -88,7 +86,7 @@ export class GroupCommit {
     });
   }
 
-  /** Whether it has nothing but claims and settles, which never touch the same jobs. */
+  /** Whether there are only claims and settles, which never touch the same jobs. */
   get onlyClaimsAndSettles(): boolean {
     return this.#underWay.every(isClaimOrSettle) && this.#waiting.areClaimsOrSettles;
   }
@@ -124,14 +122,14 @@ export class GroupCommit {
         if (items.length === 0) return;
         await this.#pause(losses++);
       } else if (outcome.error instanceof Stalled) {
-        // Only the item that has to wait does, and it holds no lock that another item needs.
+        // Only the item that has to wait does so, and it holds no lock that another item needs.
         if (items.length > 1) return this.#runEach(items.map((item) => [item]));
         this.#options.onStall();
         await this.#pause(stalls++);
       } else if (mayRunAgain(outcome.error) && ++tries < MAX_TRIES) {
         if (!(outcome.error instanceof RerunTransaction && outcome.error.soon)) await this.#pause(tries > 1 ? 1 : 0);
       } else if (callsOf(items) > 1 && !outcome.unknown) {
-        // Only the call that fails is rejected: halving finds it. One that waits for a lock would make each half wait for it.
+        // Only the call that fails is rejected: halving finds it. A call that waits for a lock would make each half wait for it.
         return this.#runEach(codeOf(outcome.error) === LOCK_TIMEOUT ? singlesOf(items) : halvesOf(items));
       } else {
         for (const { calls } of items) for (const call of calls) call.reject(explain(outcome.error, this.#writer.address));
@@ -148,7 +146,7 @@ export class GroupCommit {
     let session: Session;
     try {
       session = this.#writer.current ?? (await this.#writer.session());
-      // Now no transaction is under way that relies on the old state.
+      // No transaction that relies on the old state is under way now.
       if (this.#hasReverted) {
         await this.#options.epoch.enter(session, this.#options.onRevert);
         this.#hasReverted = false;
@@ -328,7 +326,7 @@ const COMMIT_PATIENCE_MS = 60_000;
 interface Failed {
   error: unknown;
   lost: boolean;
-  /** It may have been committed: running it again could do it twice. */
+  /** True if it may have been committed, so that running it again could do it twice. */
   unknown?: boolean;
 }
 

@@ -4,7 +4,7 @@ import { listOf } from "../connection/driver.ts";
 import { RerunTransaction } from "../connection/faults.ts";
 import type { Tx } from "./transaction.ts";
 
-/** Turns by row locks: only roles with rights on the schema can take them; advisory locks are open to every role. */
+/** Mutexes are row locks, which only roles with rights on the schema can take. Advisory locks are open to every role. */
 export const MUTEX = { builds: 1, numbers: 2, retention: 3 } as const;
 
 export const QUEUE_MUTEXES = { first: 1_000, count: 1_024 } as const;
@@ -13,7 +13,7 @@ function queueMutex(queue: string): number {
   return QUEUE_MUTEXES.first + (crc32(queue) % QUEUE_MUTEXES.count);
 }
 
-/** One row when the transaction has the mutex. The next statement sees what the holders before it committed. */
+/** Returns one row when the transaction has the mutex. The next statement sees what the holders before it committed. */
 function lockMutex(s: string, id: number): string {
   return `select true from ${s}.mutexes where id = ${id} for update`;
 }
@@ -22,19 +22,19 @@ export function tryLockMutex(s: string, id: number): string {
   return `${lockMutex(s, id)} skip locked`;
 }
 
-/** The holder of a queue's lock waits so long for any other: a user's may last for hours, and no store could claim. */
+/** The holder of a queue's lock waits this long for any other lock: a user may hold that for hours, and no store could claim. */
 const MAX_WAIT_MS = 250;
 
-/** Another transaction holds what this one needs, and may wait for this one: roll back and try again. */
+/** Another transaction holds what this one needs, and may wait for this one, so this one rolls back and tries again. */
 export class Stalled extends RerunTransaction {
   constructor() {
     super("Another transaction has it locked.");
   }
 }
 
-// A transaction that decides about a queue's limits holds its lock until the commit. Queue locks come before any row, in mutex
-// order, against deadlocks; one needed later is not waited for. A mutex has the name of the last transaction that decided under
-// it: a store that finds its own knows that its counters hold. Without them in memory, a limited drain is half as fast.
+// A transaction that decides about a queue's limits locks the queue until the commit: before any row and in mutex order, against
+// deadlocks. It does not wait for one needed later. A mutex stores the name of the last transaction that decided under it: a
+// store that finds its own knows that its counters hold. Without counters in memory, a limited drain is half as fast.
 export class QueueLocks {
   /** Called when counters of these queues may have changed since this store decided. */
   onStale: (isStale: (queue: string) => boolean) => void = () => {};
@@ -43,7 +43,7 @@ export class QueueLocks {
   #transactions = 0;
   readonly #decisions = new Map<number, string>();
   readonly #named = new WeakMap<Tx, { name: string; mutexes: Set<number> }>();
-  /** Queues that a transaction needed when it was too late to wait: when it runs again, it takes all of them first. */
+  /** Queues that a transaction needed when it was too late to wait. When it runs again, it takes all of them first. */
   #wanted: readonly string[] = [];
   #yields = false;
 
@@ -75,7 +75,7 @@ export class QueueLocks {
     throw new RerunTransaction("Another transaction has the lock of a queue that comes first.", { soon: true });
   }
 
-  /** The transaction has changed counters of these queues, whose locks it holds. */
+  /** Records that the transaction has changed counters of these queues, whose locks it holds. */
   decided(tx: Tx, queues: Iterable<string>): void {
     let named = this.#named.get(tx);
     if (named === undefined)
@@ -92,7 +92,7 @@ export class QueueLocks {
     tx.rows(this.#sql.decided, listOf(added), name).catch(() => {});
   }
 
-  /** Counters of this queue were changed without the limit gate. */
+  /** Records that counters of this queue were changed without the limit gate. */
   changed(tx: Tx, queue: string): void {
     this.#forget([queueMutex(queue)]);
     this.decided(tx, [queue]);
@@ -133,8 +133,8 @@ export class QueueLocks {
 
 const MAX_CONFLICTS = 3;
 
-// A row that one transaction at a time holds until its commit, after queue locks and before any other row. `builds`: for every
-// change of builds. `counter`: for changes of lanes and settings, which it counts.
+// A row that one transaction at a time holds until its commit, after queue locks and before any other row. `builds` serializes
+// every change of builds; `counter` serializes and counts changes of lanes and settings.
 export class OrderedLock {
   readonly #select: string;
   #isWanted = false;
@@ -160,7 +160,7 @@ export class OrderedLock {
     return this.#isWanted ? this.#take(tx) : null;
   }
 
-  /** What it protects has changed under a transaction, which runs again: not for ever. */
+  /** Called when what the lock protects has changed under a transaction. After some conflicts, the transaction locks first. */
   conflicted(): void {
     this.#isWanted ||= ++this.#conflicts >= MAX_CONFLICTS;
   }

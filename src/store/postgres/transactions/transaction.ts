@@ -15,14 +15,14 @@ import { randomUUID } from "node:crypto";
 import type { Durability } from "../../store.ts";
 
 export interface Tx extends AnyTx {
-  /** The injected clock's time; null: the database's clock counts. */
+  /** Time of the injected clock; null if the database's clock counts. */
   readonly at: number | null;
   readonly tallyShare: number;
   now(): Promise<number>;
   readonly rows: Rows;
-  /** Runs again unless lanes or settings have this count of changes. `next`: the count after this transaction's own change. */
+  /** Makes the transaction run again unless lanes or settings have this count of changes. `next`: the count after its change. */
   assume(what: Counted, count: number, next?: number): void;
-  /** It holds rows, which come after the locks of queues: it waits for no queue lock any more. */
+  /** True if it holds rows, which come after the locks of queues. Then it waits for no queue lock any more. */
   isLate: boolean;
   queues: readonly string[];
   onUndo(forget: () => void): void;
@@ -49,7 +49,7 @@ export interface TransactionOptions {
   onStale: () => void;
 }
 
-/** A statement that locks rows. Mutexes come before any row, so they do not count. */
+/** Matches a statement that locks rows. Mutexes come before any row, so they do not count. */
 const LOCKS_ROWS = /^(?!.*\.mutexes\b).*\b(insert into|update|delete from)\b/s;
 
 export class Transaction extends ScriptTx implements Tx {
@@ -137,7 +137,7 @@ export class Transaction extends ScriptTx implements Tx {
     return this.#session.rows<Row>(text, values);
   }
 
-  /** Leaves the receipt, checks the assumptions. Null: nothing was written. Sent ahead, it counts if it was the last. */
+  /** Leaves the receipt and checks the assumptions; null if nothing was written. If sent ahead, it counts if it stays the last. */
   end(receipts: Receipts): Promise<number | null> {
     if (this.#end?.sent !== this.#sent) {
       const receipt = this.#leave(receipts);
@@ -153,7 +153,7 @@ export class Transaction extends ScriptTx implements Tx {
     return (row as [boolean])[0] ? batch : null;
   }
 
-  /** From here on the transaction is rolled back: a later statement would run outside of it, and stay. */
+  /** Rejects further statements of a transaction that is rolled back: they would run outside of it, and stay. */
   stop(cause: unknown): void {
     this.#stopped ??= { cause };
   }
@@ -170,7 +170,7 @@ export class Transaction extends ScriptTx implements Tx {
   }
 
   cause(error: unknown): unknown {
-    // Caches were cleared under it, and any error may come from that.
+    // Caches were cleared during the transaction, and any error may come from that.
     if (this.#options.epoch.known !== this.#epoch && !isLost(error)) return new DatabaseReverted();
     if (error instanceof RerunTransaction) return error;
     const cause = this.#failed?.error ?? error;
@@ -230,7 +230,7 @@ export interface Access {
   at(): number | null;
   readonly read: Rows;
   write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints?: Pick<CallHints<T>, "row">): Promise<T>;
-  /** Reads in its turn among the writes, also where writes are rejected. */
+  /** Reads in its turn among the writes, even if writes are rejected. */
   readInTurn<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T>;
 }
 
@@ -244,16 +244,16 @@ interface Assumptions {
   settings: number | null;
 }
 
-/** A statement that is a transaction by itself, once the receipt is part of it. */
+/** A statement that is a transaction by itself, with the receipt as a part of it. */
 export interface SingleStatement {
   parts: string;
   values: number;
-  /** Selects the columns of `Made`, one row: by them a lost answer is found again. */
+  /** Selects the columns of `Made`, one row, by which a lost answer is found again. */
   made: string;
   wrote: string;
-  /** The settings count that is compared; by default the one of the statement's snapshot. */
+  /** The settings count that is compared; by default that of the statement's snapshot. */
   settings?: string;
-  /** Its answer; one of its rows or all of them contain the verdict, which rejects the statement. */
+  /** Selects the answer. One of its rows, or all of them, contain the verdict, which rejects the statement. */
   answer: (verdict: string) => string;
 }
 
@@ -267,8 +267,8 @@ export interface Outcome extends Made {
   committed: boolean;
 }
 
-// One row for each handle: it tells whether a commit without an answer took effect. Asking closes its number, or the server
-// might commit the lost transaction later. The xid would not do: after a crash the server may give it to another transaction.
+// One row for each handle tells whether a commit without an answer took effect. Asking closes its number, or the server might
+// commit the lost transaction later. The xid would not do, because after a crash the server may give it to another transaction.
 export class Receipts {
   readonly #handle = randomUUID();
   readonly #sql: Record<"end" | "endFirst" | "close", string>;
@@ -323,7 +323,7 @@ export class Receipts {
     return ++this.#batch;
   }
 
-  /** The last statement leaves the receipt, fails if epoch, lanes or settings have changed, and answers whether it wrote. */
+  /** Returns the last statement: it leaves the receipt, fails if epoch, lanes or settings differ, and answers if it wrote. */
   end(batch: number, { epoch, lanes, settings }: Assumptions): [text: string, ...values: Value[]] {
     const text = this.#isFirst ? this.#sql.endFirst : this.#sql.end;
     this.#isFirst = false;

@@ -20,7 +20,7 @@ export interface Host {
   at: () => number | null;
   epoch: Epoch;
   enterAnew: () => Promise<void>;
-  /** A statement that notifies other processes, at the user's commit, of jobs in these queues. */
+  /** A statement that notifies other processes of jobs in these queues when the user commits. */
   wake: (queues: ReadonlySet<string>) => [text: string, ...values: Value[]] | null;
 }
 
@@ -53,7 +53,7 @@ export class UserTransactions {
     }
   }
 
-  /** When it throws, it has left nothing behind, and the user's transaction can continue. */
+  /** Enqueues in a savepoint: if it throws, it has left nothing behind, and the user's transaction can continue. */
   async #try({ query, inSavepoint }: Access, settings: Settings, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     await query("savepoint holdfast_enqueue", []);
     try {
@@ -114,7 +114,7 @@ interface Access {
   inSavepoint: <T>(run: (query: Query) => Promise<T>) => Promise<T>;
 }
 
-/** As one JSON text: drivers differ in whether a row is an object or an array, and in how they return whole numbers. */
+/** Reads rows as one JSON text, because drivers differ in how they return rows and whole numbers. */
 async function readRows<Row extends object>(query: Query, select: string, values: readonly Value[] = []): Promise<Row[]> {
   const [row] = await query(
     `with answer as (${select}) select coalesce(json_agg(answer), '[]')::text as rows from answer`,
@@ -180,11 +180,11 @@ class UserTx extends ScriptTx implements Tx {
     this.woken.add(queue);
   }
 
-  // The user commits or rolls back, and nothing learnt here is cached.
+  // The user commits or rolls back, so nothing learnt here is cached.
   onUndo(): void {}
   onCommit(): void {}
   wrote(): void {}
-  /** The head of the audit would stay locked as long as the user's transaction is open. */
+  /** Rejects audit entries: the head of the audit would stay locked as long as the user's transaction is open. */
   atLast(): void {
     throw new Error("nothing that is written into the audit is done in a user's transaction");
   }
@@ -225,7 +225,7 @@ interface PostgresSql {
   savepoint?: <T>(run: (sql: PostgresSql) => Promise<T>) => Promise<T>;
 }
 
-/** The driver `postgres` rolls back a transaction in which a statement failed outside of its own savepoints. */
+/** Uses savepoints of the driver `postgres`, which rolls back a transaction if a statement fails outside of them. */
 function accessOfPostgres(sql: PostgresSql): Access {
   const query: Query = async (text, values) => sql.unsafe(text, [...values]);
   const inSavepoint: Access["inSavepoint"] = (run) =>

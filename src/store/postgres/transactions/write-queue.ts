@@ -5,9 +5,8 @@ import type { Outcome, SingleCall, Transaction, Tx } from "./transaction.ts";
 
 export interface Item {
   operation: Operation;
-  /** It sends all its statements at once: the next item need not wait. */
+  /** True if it sends all its statements at once, so that the next item need not wait. */
   quick: boolean;
-  /** More calls may join it. */
   joins: boolean;
   rows: number;
   single: SingleRoute<unknown, unknown> | null;
@@ -22,7 +21,7 @@ export interface CallHints<T> {
   owed?: boolean;
 }
 
-/** Calls that may be one statement. If its answer is lost with its commit, `recall` finds it by the receipt. */
+/** Calls that may be one statement. If its answer is lost with its commit, `recall` finds the answer by the receipt. */
 export interface SingleRoute<Input, T> {
   call: (tx: Tx, inputs: Input[], rows: Rows) => SingleCall<T[]> | null | Promise<SingleCall<T[]> | null>;
   recall: (rows: Rows, outcome: Outcome, inputs: Input[]) => Promise<T[]>;
@@ -35,7 +34,7 @@ interface Call {
   since: number;
 }
 
-/** Unless one call has more. Larger transactions cost no less for each row, and callers could not prepare the next one. */
+/** Most rows of a transaction, unless one call has more. Larger ones cost no less for each row, and delay their callers. */
 const MAX_ROWS = 1_000;
 
 export class WriteQueue {
@@ -90,10 +89,10 @@ export class WriteQueue {
   }
 }
 
-/** Rows with users' names are locked like queues, before anything else: calls that lock them one by one would deadlock. */
+/** Returns rows with users' names, which are locked like queues, first: calls that lock them one by one would deadlock. */
 export function namedRows(items: readonly Item[]): string[] {
   const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
-  // A name with a NUL cannot be stored: only that call is rejected.
+  // A name with a NUL cannot be stored, and only that call is rejected.
   return rows.size > 1 ? [...rows].filter((name) => !name.includes("\0")) : [];
 }
 
@@ -110,7 +109,7 @@ export async function together(items: Item[], state: Transaction): Promise<() =>
     if (item.quick) value.catch(() => {});
     else if ((await Promise.allSettled([value]))[0].status === "rejected") break;
   }
-  // If one fails, the others finish before anything is undone.
+  // If one fails, the others must finish before anything is undone.
   await Promise.allSettled(values);
   const results = await Promise.all(values);
   return () => items.forEach(({ calls }, i) => calls.forEach((call, n) => call.resolve(results[i]?.[n])));
@@ -140,7 +139,7 @@ export function splitAnswers<T>(answers: T[], batches: readonly (readonly unknow
   return batches.map(({ length }) => answers.slice(from, (from += length)));
 }
 
-/** Longer statements are not worth the saved round trip, in characters. */
+/** Longer statements, in characters, are not worth the saved round trip. */
 const MAX_BEGIN_CHARS = 32_768;
 
 interface Statement {
@@ -150,7 +149,7 @@ interface Statement {
   reject: (error: unknown) => void;
 }
 
-/** Statements behind a failed `begin` would stay. A message ends at its first error, so the first ones go with the begin. */
+/** Sends the first statements with the begin: a message ends at its first error, so none stays behind a failed `begin`. */
 export class PipelinedBegin {
   readonly #statements: Statement[] = [];
 
