@@ -21,7 +21,7 @@ export interface AttemptRow {
   error: string | null;
 }
 
-/** What the row of a running job says about its attempt; `n` counts the job's attempts that did not succeed. */
+/** What a running job's row says about its attempt. `n` counts the job's attempts that did not succeed, with this one. */
 export interface HeldAttempt extends Pick<AttemptRow, "n" | "fence" | "attempt" | "worker" | "host" | "pid"> {
   startedAt: number | null;
 }
@@ -37,7 +37,7 @@ export interface RunningJob extends HeldAttempt {
   limits: string | null;
 }
 
-/** On PostgreSQL a statement that waits for the job's row may count `n` too low, unless it compares the fence. */
+/** On PostgreSQL, a statement that waits for the job's row may count `n` too low unless it compares the fence. */
 export function heldAttempt({ table }: Pick<Dialect, "table">): { columns: string; from: string } {
   return {
     columns: `
@@ -63,7 +63,7 @@ export class Attempts {
     this.#sql = statements(dialect, this.#guard);
   }
 
-  /** Each lease was found to be held in this transaction. */
+  /** Records ended attempts, whose leases this transaction found to be held. */
   *record(tx: Tx, at: number, ended: readonly EndedAttempt[]): Script<void> {
     const kept = ended.filter(({ keep }) => keep > 0);
     if (kept.length === 0) return;
@@ -80,7 +80,7 @@ export class Attempts {
     if (surplus.length > 0) yield* tx.each(this.#sql.trim, surplus);
   }
 
-  /** Oldest first. `current`: the attempt that the job's row shows, if any; another one may have ended since it was read. */
+  /** Returns attempts, oldest first. `current` is the one that the job's row shows; another may have ended since it was read. */
   *of(db: Reads, { job, fence }: LeaseRef, current: AttemptView | undefined): Script<AttemptView[]> {
     const [rows, lines] = yield* together(
       db.all<AttemptRow>(this.#sql.of, { job, fence: current === undefined ? NO_FENCE : fence }),
@@ -169,7 +169,7 @@ function statements({ table, each }: Dialect, guard: RowGuard) {
       { job: "bigint", upTo: "bigint" },
       (row) => `delete from ${attempts} as old ${row.using} where ${row.is("old", "job")} and old.n <= ${row.value("upTo")}`,
     ),
-    // Not only of a running job: on PostgreSQL its end may commit first.
+    // Lines are added even if the job no longer runs, because on PostgreSQL its end may commit first.
     addLine: each(
       LOG_COLUMNS,
       (row) => `
@@ -182,7 +182,6 @@ function statements({ table, each }: Dialect, guard: RowGuard) {
       (row) => `
         delete from ${logs} as line ${row.using} where ${row.is("line", "job", "fence")} and line.n <= ${row.value("upTo")}`,
     ),
-    // Of attempts that are not kept any more.
     dropLogs: each(
       attemptOf,
       (row) => `

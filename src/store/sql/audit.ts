@@ -57,7 +57,7 @@ export class Audit {
     else tx.atLast(entry);
   }
 
-  /** Adds an audit entry and an event of the same name. `data`: the event's, if that is more than the name. */
+  /** Adds an audit entry and an event of the same name. `data` is the event's data, if that is more than the name. */
   *record(tx: Tx, { action, name, build, before, after }: Act, data?: object): Script<void> {
     yield* this.add(tx, { action, subject: build ?? subjectOf(action, name), before, after });
     yield* wait(this.#events.act(tx, action, name, data, build));
@@ -73,7 +73,7 @@ export class Audit {
       head = next;
       return { ...record, hash: next.hash };
     });
-    // In this order: the head moves to an entry that exists.
+    // In this order, so that the head never points to a missing entry.
     yield* together(db.all(this.#sql.add, { rows: JSON.stringify(rows) }), db.all(this.#sql.move, { ...head }));
     db.audited?.(head);
   }
@@ -170,7 +170,7 @@ function statements({ table, rows, locking }: Dialect) {
     entry: `select 1 from ${table("audit")} where seq = :seq and hash = :hash`,
     oldest: { all: oldest("seq > :after"), about: oldest(about) },
     newest: { all: newest("seq > :after"), about: newest(about) },
-    // One statement, so that entries and head are of one instant. Without entries there is still one row.
+    // One statement, so that entries and head are of one instant. It has a row even if there are no entries.
     check: `
       select head.seq as "headSeq", head.hash as "headHash", entry.*
       from (select 1 as one) as always left join ${table("audit_head")} as head on head.id = 1

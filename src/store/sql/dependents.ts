@@ -10,13 +10,13 @@ import { type Answer, type Dialect, type Script, type Tx, wait } from "./script.
 import type { WorkBatches } from "./work/work-batches.ts";
 
 export interface DependentsDatabase {
-  /** Loads lanes that this process may not know; SQLite finds them when they are asked for. */
+  /** Loads lanes that this process may not know. SQLite finds them when they are asked for. */
   knowLanes?(tx: Tx, lanes: readonly number[]): Answer<void>;
   lane(id: number): Lane;
   admit(tx: Tx, jobs: readonly LimitedJob[]): Answer<(string | null)[]>;
-  /** Adds events: of queues that ask for them, or of all. */
+  /** Adds events for queues that ask for them, or, with `always`, for all queues. */
   recordEvents(tx: Tx, type: JobEventType, jobs: readonly { job: JobKey; lane: number }[], always: boolean): Answer<void>;
-  /** A job that waited to replace another has the slot of that one from now on: set with the state, or before it. */
+  /** Gives a job that waited to replace another the slot of that job, together with the state or before it. */
   readonly takesSlot: string;
   takeSlots?(tx: Tx, jobs: readonly JobKey[]): Answer<void>;
 }
@@ -54,7 +54,7 @@ export class Dependents {
     return waits.filter(({ replaces }) => replaces).map(({ upstream }) => upstream);
   }
 
-  /** Unblocks or cancels the jobs that waited for these, and answers those that it has cancelled. */
+  /** Unblocks or cancels the jobs that waited for these. Returns those that it has cancelled. */
   *follow(tx: Tx, now: number, ended: readonly Omit<FinishedJob, "lane">[]): Script<FinishedJob[]> {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
     const upstreams = [...states.keys()];
@@ -71,7 +71,7 @@ export class Dependents {
   *#behind(tx: Tx, upstreams: readonly JobKey[]): Script<Wait[]> {
     const waits = yield* tx.all<Wait & { replaces: Flag }>(this.#sql.behind, { upstreams });
     if (waits.length === 0) return [];
-    // A job that two upstreams free at once is freed by the second: it waits here for the first, and then sees its commit.
+    // If two upstreams free a job at once, the second does it: it waits here for the first, and then sees its commit.
     yield* tx.lock(this.#sql.lock, { jobs: [...new Set(waits.map(({ job }) => job))] });
     return waits.map(({ job, upstream, replaces }) => ({ job, upstream, replaces: isYes(replaces) }));
   }
@@ -149,7 +149,7 @@ function statements(dialect: Dialect, takesSlot: string) {
     waiting: `
       select key, lane, priority, run_at as "runAt", created_at as "createdAt", limits from ${table("jobs")}
       where ${jobs("key")} and state = 'waiting' order by key`,
-    // No join with a list: PostgreSQL may have planned for short ones. run_at: from now on the job waits for a worker.
+    // Without a join with a list, because PostgreSQL may have planned for short ones. run_at: now the job waits for a worker.
     unblock: `
       update ${table("jobs")} as job set state = 'pending', gate = :gate, run_at = ${dialect.greatest("run_at", ":now")}${takesSlot}
       where ${jobs("key")} and state = 'waiting'`,

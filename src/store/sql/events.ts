@@ -8,14 +8,14 @@ import type { EventStore } from "../store.ts";
 
 /** SQLite numbers an event when it is written; PostgreSQL numbers committed events when they are read, see `EventNumbering`. */
 export interface EventNumbers {
-  /** SQL: whether there are events without a number, with an id above `:low`. */
+  /** SQL: whether there are events above `:low` that have no number yet. */
   readonly isBehind: string;
   readonly low: number;
   readonly newest: string;
   number(atLeast: number): Promise<void>;
-  /** The highest number after all events that this transaction can see are numbered. */
+  /** Returns the highest number, after all events that this transaction can see are numbered. */
   newestIn(db: Reads): Script<number>;
-  /** The same, as of the writes that were submitted before this call. */
+  /** Returns the same, as of the writes that were submitted before this call. */
   newestNow(): Promise<number>;
   deleted(where: string): string;
 }
@@ -68,7 +68,7 @@ export class EventLog implements EventStore {
       rows = await this.#page(query);
     }
     return rows.filter(isEvent).map((row) => {
-      // A damaged event is delivered to no sink.
+      // A damaged event throws here, so that it reaches no sink.
       this.#guard.check(row, `The event ${row.seq}`);
       return toEvent(row, databaseId);
     });
@@ -84,7 +84,7 @@ export class EventLog implements EventStore {
 
   async trim({ olderThan, limit }: { olderThan: number; limit: number }): Promise<number> {
     const { numbers } = this.#parts;
-    // If nothing reads events, they are numbered here; without a number they would never be trimmed.
+    // If nothing reads events, they are numbered here, because without a number they would never be trimmed.
     const look = { olderThan, limit: 1, low: numbers.low };
     const [row] = await readNumbered(numbers, () => this.#access.read((db) => db.all<Trimmable>(this.#sql.trimmable, look)));
     if (!row?.isOld) return 0;
@@ -112,7 +112,7 @@ export class EventLog implements EventStore {
     }
   }
 
-  /** A standby process asks again and again: a refusal writes nothing. */
+  /** Reads before it writes, because a standby process asks again and again, and a refusal must write nothing. */
   async hold(name: string, claim: Claim): Promise<SinkHold | null> {
     type Seen = Cursor & { token: Fence; isFree: Flag };
     const { ttl, token } = claim;
@@ -192,7 +192,7 @@ function statements(dialect: Dialect, numbers: EventNumbers, guard: RowGuard) {
       select 1 from ${dialect.items("text", ":types")} as asked
       where event.type = asked.value or (asked.value like '%*'
         and substr(event.type, 1, length(asked.value) - 1) = substr(asked.value, 1, length(asked.value) - 1))))`;
-  // Passed by all sinks, and older than is kept. One far in the future has a wrong clock: younger ones must not wait for it.
+  // All sinks have passed them and they are old. One far in the future has a wrong clock: younger ones must not wait for it.
   const gone = `seq <= (
       select max(seq) from (
         select seq from ${events}
@@ -212,9 +212,8 @@ function sinkStatements(dialect: Dialect, numbers: EventNumbers) {
   const { table } = dialect;
   const sinks = table("sinks");
   const held = "name = :name and token = :token and holder is not null";
-  // Free: no registered process holds it, its time is over, or further away than `ttl` (the clock was set back). A deposed
-  // holder's token moves the cursor no more, so no event is lost. `:clock`: a statement that waited compares the new holder's
-  // time.
+  // A sink is free if it has no registered holder, or if its time is over, or further away than `ttl` (the clock was set back). A
+  // deposed holder's token moves no cursor, so no event is lost. `:clock` is read after a wait for the row's new holder.
   const free = `(
     sink.holder is null or sink.expires_at <= :clock or sink.expires_at > :clock + :ttl
     or not exists (select 1 from ${table("processes")} as process where process.id = sink.holder))`;
@@ -225,14 +224,14 @@ function sinkStatements(dialect: Dialect, numbers: EventNumbers) {
       on conflict (name) do nothing`,
     setKind: `update ${sinks} set kind = :kind where name = :name and kind <> :kind`,
     look: `select cursor, token, ${free} as "isFree" from ${sinks} as sink where name = :name`,
-    // One statement: of two processes that try at once, one takes the sink and the other changes nothing.
+    // One statement, so that of two processes that try at once, one takes the sink and the other changes nothing.
     take: `
       update ${sinks} as sink set holder = :holder, token = ${dialect.fence}, expires_at = :clock + :ttl
       where name = :name and ${free} returning token, cursor`,
     keep: `
       update ${sinks} set expires_at = :clock + :ttl where name = :name and holder = :holder and token = :token
       returning cursor`,
-    // Of two writes in flight the higher number counts, in whichever order they arrive.
+    // Of two writes in flight, the higher number wins, in whichever order they arrive.
     advance: `
       update ${sinks} set cursor = ${dialect.greatest("cursor", ":seq")}, expires_at = :clock + :ttl, delivered_at = :clock,
         failures = 0, failed_at = null, error = null

@@ -25,7 +25,6 @@ interface Surroundings {
 
 type LimitRow = RuleRow & { limitKey: string; running: number; bucket: number; here: number };
 
-/** The conditions of the indexes of claimable jobs. */
 interface Claimable {
   ready: string;
   suspect: string;
@@ -38,12 +37,11 @@ export class JobFactsReader {
     this.#sql = statements(dialect, claimable);
   }
 
-  /** The key of a queue's oldest pending job, whatever it waits for. */
   *oldest(db: Reads, lanes: readonly number[]): Script<JobKey | null> {
     return (yield* db.get<{ key: JobKey | null }>(this.#sql.oldest, { lanes }))?.key ?? null;
   }
 
-  /** `lanes`: of its queue. Null: the job was removed meanwhile. */
+  /** Returns the facts of a job, or null if it was removed meanwhile. `lanes` are those of its queue. */
   *read(db: Reads, row: JobRow, lane: Lane, lanes: readonly number[]): Script<JobFacts | null> {
     const { key: job, priority, state } = row;
     const around = yield* db.get<Surroundings>(this.#sql.around, { job, queue: lane.queue });
@@ -91,7 +89,7 @@ function statements(dialect: Dialect, { ready, suspect }: Claimable) {
   const { table, rows, in: isIn } = dialect;
   const jobs = table("jobs");
   const inLanes = isIn("lane", "bigint", ":lanes");
-  // Each arm is a range of the index by lane, priority and key, and ends at the most that is counted.
+  // Each arm is a range of the index by lane, priority and key, and stops at the most that is counted.
   const arm = (where: string, i: number) =>
     `select one from (select 1 as one from ${jobs} where ${inLanes} and ${where} limit ${MAX_AHEAD}) as arm${i}`;
   const before = ["priority > :priority", "priority = :priority and key < :job"];

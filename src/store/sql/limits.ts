@@ -11,10 +11,10 @@ import { MAX_READY_JOBS, type LimitRule } from "../../core/limits/limit.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import type { Dialect, Script, Tx } from "./script.ts";
 
-/** Counters whose rate allows starts again, in one transaction; others follow with the next claim. */
+/** How many counters whose rate allows starts again are handled by one transaction. The next claim handles others. */
 export const MAX_DUE_COUNTERS = 200;
 
-/** So many parked jobs of a usage are read at once if fewer than half of them can pass. */
+/** How many parked jobs of a usage are read at once if fewer than half of them can pass. */
 const FEW_PARKED = 8;
 
 const POSITION = { counter: "bigint", priority: "bigint", job: "bigint" } as const;
@@ -34,9 +34,7 @@ export const USAGE = Object.keys({ ...FIXED, ...COUNTS }).join(", ");
 
 export interface LimitReads {
   counters(tx: Tx, pairs: readonly LimitPair[]): Script<UsageRow[]>;
-  /** The first parked jobs of each usage, at most so many, in claim order. */
   parked(tx: Tx, usages: readonly UsageRow[], most: number): Script<ParkedRow[]>;
-  /** Sets the ids of new usages. */
   name(tx: Tx, usages: readonly UsageRow[]): Script<void>;
 }
 
@@ -66,7 +64,6 @@ export class LimitRows {
     for (const [rule, key] of pairs) this.gate.recheck(rule, key);
   }
 
-  /** Removes pending jobs that were never started. */
   *withdraw(tx: Tx, jobs: readonly (LimitedJob & { gate: string | null })[]): Script<void> {
     yield* this.load(tx, limitsOf(jobs));
     const places = new Map(jobs.map((job) => [job.key, job.gate === "limit" ? this.gate.placesOf(job) : []]));
@@ -131,7 +128,6 @@ export function limitsOf(jobs: Iterable<{ limits: string }>): string[] {
   return Array.from(jobs, ({ limits }) => limits);
 }
 
-/** A job that passes, starts or is parked changes a counter. */
 function isChanged({ added, saved, removed }: LimitChanges): boolean {
   return added.length + saved.length + removed.length > 0;
 }

@@ -7,7 +7,7 @@ import type { Audit } from "./audit.ts";
 import type { RecoveryLog } from "./reports.ts";
 import type { LockStore } from "../store.ts";
 
-/** In time, or its exclusive claim still runs. `coalesce` keeps PostgreSQL from walking all running jobs. */
+/** Condition: the lock's time or its exclusive claim is not over. `coalesce` keeps PostgreSQL from walking all running jobs. */
 export function isHeld({ table }: Dialect, now = ":now"): string {
   return `(
     (lock.job is null and lock.expires_at > ${now})
@@ -61,7 +61,7 @@ export class Locks implements LockStore {
     return broken === undefined ? this.#cleanIfNeeded() : this.#write(broken.name, (tx) => this.#break(tx, broken));
   }
 
-  /** Called often, mostly for nothing: then nothing is written. */
+  /** Reads before it writes, because it is called often, and mostly there is nothing to do. */
   async #cleanIfNeeded(): Promise<CleanedLocks> {
     const unclean = await this.#access.read((db) => db.get(this.#sql.unclean));
     return unclean === undefined ? { removed: [], shortened: [] } : this.#access.write("reclaim", (tx) => this.#clean(tx));
@@ -84,12 +84,12 @@ export class Locks implements LockStore {
     return { removed, shortened };
   }
 
-  /** The locks that `clean` would remove once these leases are reclaimed. */
+  /** Returns the locks that `clean` would remove once these leases are reclaimed. */
   *stale(db: Reads, reclaimed: readonly LeaseRef[]): Script<string[]> {
     return namesOf(yield* db.all<Named>(this.#sql.stale, leasesOf(reclaimed)));
   }
 
-  /** The locks that `clean` would shorten once those of these dead processes are freed. */
+  /** Returns the locks that `clean` would shorten once those of these dead processes are freed. */
   *overlong(db: Reads, dead: readonly ProcessId[]): Script<string[]> {
     return namesOf(yield* db.all<Named>(this.#sql.overlong, { dead }));
   }
@@ -142,7 +142,7 @@ function statements(dialect: Dialect) {
       on fence.place = job.place`;
   const mine = "name = :name and token = :token and job is null and expires_at > :now";
   return {
-    // One statement: of two that try at once, one inserts or replaces the row and the other changes nothing.
+    // One statement, so that of two processes that try at once, one writes the row and the other changes nothing.
     acquire: `
       insert into ${locks} as lock (name, holder, token, acquired_at, ttl, expires_at, process)
       values (:name, :holder, :token, :now, :ttl, :now + :ttl, :process)

@@ -62,7 +62,7 @@ export class Notes {
     for (const report of reports) if ("checkpoint" in report) isHeld = (yield* this.#saveCheckpoint(tx, report)) && isHeld;
     if (costs.length > 0) isHeld = (yield* items.saveCosts(tx, costs)).size === costs.length && isHeld;
     if (logs.length > 0) yield* attempts.saveLogs(tx, logs);
-    // Lines are added whether or not the attempt is still held.
+    // Lines are added even if the attempt is no longer held.
     return isHeld && logs.length === 0 ? reports.map(() => "held") : yield* this.#states.of(tx, reports);
   }
 
@@ -70,7 +70,7 @@ export class Notes {
     return tx.run(this.#sql.checkpoint, { ...this.#guard.sign({ job, checkpoint }), fence });
   }
 
-  /** The newest progress of each attempt. No database can store a NUL in a text, or read what follows it. */
+  /** Saves the newest progress of each attempt. No database can store a NUL in a text, or read what follows it. */
   *#saveNewest(tx: Tx, reports: readonly ProgressReport[]): Script<boolean> {
     const newest = new Map(
       reports.flatMap((report) => {

@@ -16,7 +16,6 @@ import type { WorkBatches } from "./work/work-batches.ts";
 
 /** What each database does in its own way when a job is cancelled. SQLite has one writer at a time and needs no locks. */
 export interface CancelDatabase extends DependentsDatabase {
-  /** Ends the jobs `:jobs` at the instant `:at`. */
   readonly cancel: string;
   lockClaims?(tx: Tx, fences: readonly Fence[]): Answer<void>;
   prepare(tx: Tx): Answer<unknown>;
@@ -28,15 +27,14 @@ export interface CancelDatabase extends DependentsDatabase {
 }
 
 export interface OperateDatabase extends CancelDatabase {
-  /** In words for which there is an index. */
+  /** SQL condition on the state, in words for which there is an index. */
   isIn(state: FinishedState): string;
-  /** Finds an unfinished job with the slot `:slot`. */
   readonly holderOf: string;
   /** Statements that remove what belongs to the jobs `:jobs`, before their rows. */
   readonly removals: readonly string[];
   lockQueue?(tx: Tx, queue: string): Answer<unknown>;
   subtract(tx: Tx, gone: readonly FinishedJob[]): Answer<void>;
-  /** One process at a time removes expired jobs: two would both count the same ones as too many. */
+  /** Lets one process at a time remove expired jobs, because two would both count the same ones as too many. */
   lockRetention?(tx: Tx): Answer<boolean>;
 }
 
@@ -59,7 +57,7 @@ interface OperateParts {
   database: OperateDatabase;
 }
 
-/** Other transactions have to commit before older jobs are listed, and do not notify. */
+/** How long to wait for other transactions, which must commit before older jobs are listed, and do not notify. */
 const BACKFILL_WAIT_MS = 250;
 
 export class Operate {
@@ -97,12 +95,12 @@ export class Operate {
     if (row === undefined || !mayMove("retry", row.state)) return false;
     const { key, lane, priority, limits, slot } = row;
     const { queue } = database.lane(lane);
-    // An ended work item is none any more: the next build does it again.
+    // The job of an ended work item cannot be retried, because the next build does the work again.
     if (isPipelineQueue(queue)) return false;
     if (slot !== null && (yield* tx.get(database.holderOf, { slot })) !== undefined) return "key-taken";
     yield* wait(database.prepare(tx));
     const [gate = null] = limits === null ? [] : yield* wait(database.admit(tx, [{ key, lane, priority, limits }]));
-    // The list of jobs to be removed names finished jobs only.
+    // The list of jobs to be removed must name finished jobs only.
     yield* tx.run(this.#sql.unlist, { jobs: [key] });
     yield* tx.run(this.#sql.retry, { key, gate });
     yield* wait(database.recordEvents(tx, "job.retried", [{ job: key, lane }], true));
@@ -119,7 +117,7 @@ export class Operate {
   async #pruneExpired(filter: Expired): Promise<Pruned> {
     const { due, soon, unlisted } = await this.#access.read((db) => this.#parts.retention.outstanding(db, filter.expired.minAge));
     if (due) return this.#access.write("expire", (tx) => this.#expire(tx, filter, unlisted));
-    // In real time, whatever clock is injected.
+    // Wait in real time, whatever clock is injected.
     if (soon) await new Promise((resolve) => setTimeout(resolve, BACKFILL_WAIT_MS));
     return { removed: 0, more: soon };
   }
@@ -162,7 +160,7 @@ export class Operate {
     yield* this.#parts.audit.add(tx, { action, subject: subjectOf(action, id), before: was, after: is });
   }
 
-  /** The queue's lock comes before the rows of its jobs, in every transaction, or two would deadlock. */
+  /** Locks the queue before the rows of its jobs, as every transaction does, or two would deadlock. */
   *#lock(tx: Tx, id: string): Script<Row | undefined> {
     const { cancel, database } = this.#parts;
     const found = yield* tx.get<Pick<Row, "key" | "lane" | "limits">>(this.#sql.find, idParams(id));
@@ -204,7 +202,7 @@ function operateSql(dialect: Dialect, { isIn, removals }: OperateDatabase) {
       FinishedState,
       ReturnType<typeof prunable>
     >,
-    // Ids that callers chose stay for ever, with the state in which the job ended, for jobs that come after it.
+    // Ids that callers chose are kept for ever, with the state in which the job ended, for jobs that come after it.
     unlist,
     remove: dialect.inOrder(
       `update ${table("ids")} as one set ended = job.state from ${table("jobs")} as job
@@ -248,7 +246,7 @@ export class Cancel {
     return rows;
   }
 
-  /** Cancels work items without an audit entry: those that had not ended, and their states before. */
+  /** Cancels work items without an audit entry. Returns those that had not ended, with their states before. */
   *quietly(tx: Tx, jobs: readonly JobKey[]): Script<Map<JobKey, JobState>> {
     const open = (yield* this.lock(tx, jobs)).filter(({ state }) => mayMove("cancel", state));
     if (open.length > 0) yield* this.end(tx, open, false);
@@ -289,12 +287,12 @@ export class Cancel {
     yield* wait(database.follow(tx, now, ended));
     for (const { key, fence, lane } of running) {
       tx.ended(key, fence);
-      // An exclusive claim may have ended: its queue is open again.
+      // An exclusive claim may have ended, which opens its queue again.
       tx.ready(database.lane(lane).queue);
     }
   }
 
-  /** Read after the rows are locked: another attempt may have ended while this transaction waited for them. */
+  /** Reads attempts after their rows are locked, because an attempt may have ended while this transaction waited. */
   *#attemptsOf(tx: Tx, running: readonly Row[]): Script<EndedAttempt[]> {
     if (running.length === 0) return [];
     const database = this.#database;

@@ -26,7 +26,7 @@ export interface QueryDialect {
   unwanted: string;
   /** Selects `lane` and `createdAt` of the oldest job that could run now, for each lane in `:lanes`. */
   oldest: string;
-  /** Selects the keys between `:from` and `:to` of jobs that may match, in no order, or at least `:slice` of them from the start. */
+  /** Selects keys between `:from` and `:to` of jobs that may match, in no order: all, or at least the first `:slice` of them. */
   keys(asked: AskedJobs): string;
   /** Selects the jobs of the first `:slice` keys that match, in order, up to `:limit`. */
   page(jobs: string, asked: AskedJobs): string;
@@ -39,10 +39,9 @@ export interface QueryDialect {
 }
 
 export interface AskedJobs {
-  /** Null: all states. */
   states: readonly JobState[] | null;
   newest: boolean;
-  /** Of `:slots`, unfinished. */
+  /** True if the jobs are the unfinished ones of `:slots`. */
   bySlot: boolean;
   /** Conditions on the rows of `job`, each with its leading `and`. */
   where: string;
@@ -50,17 +49,17 @@ export interface AskedJobs {
 
 interface Lanes {
   reload(): Answer<void>;
-  /** Absent where `lane` reads a lane that is not known yet. */
+  /** Loads lanes that are not known yet. Absent if `lane` does that itself. */
   know?(ids: readonly number[]): Answer<void>;
   lane(id: number): Lane;
   all(): Iterable<Lane>;
 }
 
-/** Rows that one statement walks, and one call. The first statement walks fewer: most pages are full by then. */
+/** How many rows one statement walks, and one call. The first statement walks fewer, because most pages are full by then. */
 const FIRST_SLICE = 1_000;
 const MAX_SLICE = 10_000;
 const MAX_ROWS = 100_000;
-/** Some of the rows that a statement selects do not match. */
+/** A page selects at least this many rows, because some of them do not match. */
 const MIN_ROWS = 100;
 const CLOCK_SLACK_MS = 60_000;
 const UNFINISHED: ReadonlySet<JobState> = new Set(["waiting", "pending", "running"]);
@@ -68,13 +67,12 @@ const UNFINISHED: ReadonlySet<JobState> = new Set(["waiting", "pending", "runnin
 interface Search {
   filter: ListFilter;
   newest: boolean;
-  /** Keys between these two are still to be read. */
   from: number;
   to: number;
   keys: string;
   page: string;
   params: Params;
-  /** Rows that do not match may have to be read. */
+  /** True if rows that do not match may have to be read. */
   isSliced: boolean;
   slice: number;
   read: number;
@@ -141,7 +139,7 @@ export class Queries implements QueryStore {
     return this.#access.read((db) => this.#attemptsOf(db, id));
   }
 
-  /** The job's row is read first, so that an attempt that ends between both statements is not missing. */
+  /** Reads the job's row first, so that an attempt that ends between both statements is not missing. */
   *#attemptsOf(db: Reads, id: string): Script<AttemptView[]> {
     const row = yield* this.#row(db, id);
     if (row === undefined) return [];
@@ -177,7 +175,7 @@ export class Queries implements QueryStore {
     const newest = order === "newest";
     const range = yield* this.#range(db, filter);
     const bySlot = filter.key !== undefined && states !== null && states.every((state) => UNFINISHED.has(state));
-    // Keys of pending jobs alone are those of the lanes.
+    // If only pending jobs are asked for, the keys are already those of the lanes.
     const isByLane = !bySlot && states?.length === 1 && needsLanes(states);
     const { where, params } = this.#conditions(filter, isByLane);
     const asked = { states, newest, bySlot, where };
@@ -212,7 +210,7 @@ export class Queries implements QueryStore {
       };
       search.read += n;
       isLast = n < search.slice;
-      // What comes into the slice behind its last key is read with the next one.
+      // Rows that come behind the slice's last key are read with the next slice.
       if (!isLast && last !== null) Object.assign(range, newest ? { from: last - 1 } : { to: last + 1 });
     }
     const limit = isSliced ? Math.max(wanted, MIN_ROWS) : wanted;
@@ -220,7 +218,7 @@ export class Queries implements QueryStore {
     const rows = yield* db.all<JobRow>(search.page, { ...params, ...range, slice, limit });
     const isCut = rows.length === limit;
     search.isOver = isLast && !isCut;
-    // The first of the two bounds that is reached.
+    // The search continues from the first of the two bounds that is reached.
     const last = isCut ? (rows.at(-1) as JobRow).key : newest ? range.from + 1 : range.to - 1;
     if (newest) search.to = last;
     else search.from = last;
@@ -233,7 +231,7 @@ export class Queries implements QueryStore {
       .filter(({ job }) => matchesTexts(search.filter, job));
   }
 
-  /** Creation times rise with the keys, but for the differences between clocks and between transactions. */
+  /** Bounds the keys, which rise with creation times except for differences between clocks and between transactions. */
   *#range(db: Reads, { createdAfter, createdBefore }: ListFilter): Script<{ from: number; to: number }> {
     const range = { from: 0, to: Number.MAX_SAFE_INTEGER };
     const firstAt = (at: number) => db.get<{ key: number }>(this.#sql.firstAt, { at });
@@ -304,7 +302,7 @@ function statesOf(state: ListFilter["state"]): readonly JobState[] | null {
 function slotsOf(lanes: readonly Lane[], { name, key }: ListFilter): string[] {
   if (key === undefined) return [];
   const names = [...new Set(lanes.map((lane) => lane.name))].filter((one) => (name ?? one) === one);
-  // The one that has the key, and the one that waits to replace it.
+  // One slot is that of the job with the key, the other that of the job that waits to replace it.
   return names.map((one) => slotOf(one, key)).flatMap((slot) => [slot, slotBehind(slot)]);
 }
 

@@ -92,7 +92,7 @@ export class Queues implements QueueStore {
   }
 
   *#addMinutes(tx: Tx, minutes: readonly QueueMinute[], keepFrom: number): Script<void> {
-    // Always in the same order, so that two workers never wait for each other's rows.
+    // Write in a fixed order, so that two workers never wait for each other's rows.
     const rows = minutes.toSorted((a, b) => (a.queue < b.queue ? -1 : a.queue > b.queue ? 1 : a.minute - b.minute));
     for (const minute of rows) {
       for (const at of [0, minute.minute]) yield* tx.run(this.#minutes.add, { ...toColumns(minute), minute: at });
@@ -158,7 +158,7 @@ function toMinute(row: MinuteRow): QueueMinute {
   };
 }
 
-/** A counter has a row for each lane; its jobs that wait are those that it has parked, and those that it lets through next. */
+/** A counter has a row for each lane. The jobs that wait at it are those it has parked, and those it lets through next. */
 function limitsSql({ table }: Dialect): string {
   return `
     select rule.queue, rule.job, counter.key, rule.concurrency, rule.starts, rule.per,
@@ -246,7 +246,7 @@ interface Made {
   lastJob: JobKey | null;
 }
 
-/** A tick is one transaction: its jobs are added and next_at moves on, or neither. */
+/** Stores schedules. A tick is one transaction: its jobs are added and next_at moves on, or neither. */
 export class Schedules implements ScheduleStore {
   readonly #access: Access;
   readonly #parts: { enqueue: Enqueue; audit: Audit };
@@ -266,7 +266,7 @@ export class Schedules implements ScheduleStore {
 
   *#save(tx: Tx, { template, nextAt, ...draft }: ScheduleDraft): Script<StoredSchedule> {
     const row = { ...draft, template: JSON.stringify(template), name: template.name };
-    // Of two processes that save it at once, the second finds what the first has saved.
+    // If two processes save it at once, the second finds what the first has saved.
     const made = yield* this.#locked(tx, draft.key);
     const [old] = yield* this.#read(tx, draft.key);
     const revision = yield* tx.fence();
@@ -301,7 +301,7 @@ export class Schedules implements ScheduleStore {
   }
 
   *#trigger(tx: Tx, key: string): Script<Enqueued | null> {
-    // Of two processes that trigger it at once, the second sees the first one's job.
+    // If two processes trigger it at once, the second sees the first one's job.
     const made = yield* this.#locked(tx, key);
     if (made === undefined) return null;
     this.#guard.check(made, `The schedule ${made.key}`);
@@ -355,7 +355,7 @@ export class Schedules implements ScheduleStore {
     return answers.at(-1) as Enqueued;
   }
 
-  /** The id of its last job, unless that has ended, or may overlap with others. */
+  /** Returns the id of its last job, unless that job has ended, or may overlap with others. */
   *#unfinished(db: Reads, { overlap, lastJob }: Made): Script<string | undefined> {
     if (isYes(overlap) || lastJob === null) return undefined;
     const job = yield* db.get<{ state: JobState; createdAt: number }>(this.#sql.job, { lastJob });
@@ -375,7 +375,7 @@ function statements(dialect: Dialect, guard: RowGuard) {
   const made = `key, cron, timezone, missed, within, overlap, template, name, last_job as "lastJob"${guard.column}`;
   const runs = dialect.isFalse("paused");
   return {
-    // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
+    // Every start of a program saves the same pattern again, which leaves next_at alone: a tick that is due stays due.
     save: `
       insert into ${table} as old (key, revision, cron, timezone, missed, within, overlap, paused, template, name,
         created_at, next_at${guard.column})
@@ -403,7 +403,7 @@ function statements(dialect: Dialect, guard: RowGuard) {
     job: `select state, created_at as "createdAt" from ${dialect.table("jobs")} where key = :lastJob`,
     remove: `delete from ${table} where key = :key returning ${COLUMNS}`,
     pause: `update ${table} set paused = true where key = :key and not paused`,
-    // Only from paused: a resume that changes nothing must not skip a tick that is due.
+    // Only from paused, because a resume that changes nothing must not skip a tick that is due.
     resume: `update ${table} set paused = false, next_at = :nextAt where key = :key and revision = :revision and paused`,
   };
 }

@@ -50,7 +50,6 @@ import type { RecoveryStore } from "../store.ts";
 
 interface Parts {
   settle: Settle;
-  /** Answers how many leases were still as judged. */
   leases: { cut(tx: Tx, leases: readonly Judgement[]): Answer<number> };
   events: Events;
   recoveryLog: RecoveryLog;
@@ -61,11 +60,10 @@ interface Parts {
   file: FileFacts;
 }
 
-/** What only a SQLite file knows: its write-ahead log, and what was found wrong with it. */
+/** What only a SQLite file knows: its write-ahead log, and what was found to be wrong with it. */
 export interface FileFacts {
   logAtOpening(): { bytes: number; frames: number };
   logSize(): number;
-  /** Acknowledged commits that are missing; null: not known. */
   commitsMissing(): number | null;
   reported(ids: readonly string[]): void;
 }
@@ -84,7 +82,7 @@ export class Recoveries implements RecoveryStore {
     this.#sql = statements(dialect);
   }
 
-  /** Called at every opening, mostly for nothing: then nothing is written. */
+  /** Reads before it writes, because it is called at every opening, and mostly there is nothing to do. */
   async begin(found: Found): Promise<Recovering | null> {
     if (!(await this.#access.read((db) => this.#isWorthwhile(db, found)))) return null;
     const recovering = await this.#write("recover", (tx) => this.#begin(tx, found));
@@ -125,7 +123,7 @@ export class Recoveries implements RecoveryStore {
   }
 
   async reclaimFrom(dead: DeadProcess): Promise<RecoveredProcess> {
-    // The proof of life is removed after the process is unregistered, and not before.
+    // The proof of life is removed after the process is unregistered, not before.
     const forget = this.#parts.processes.forgetting?.(dead.process);
     const recovered = await this.#write("reclaim", (tx) => this.#reclaimFrom(tx, dead));
     if (recovered.isDone) forget?.();
@@ -165,7 +163,7 @@ export class Recoveries implements RecoveryStore {
     };
   }
 
-  /** How many of these builds the report has not counted yet: a resumed build may crash again before the report ends. */
+  /** Counts the builds that the report has not counted: a resumed build may crash again before the report ends. */
   *#notCounted(tx: Tx, report: number, builds: readonly string[]): Script<number> {
     let count = 0;
     for (const build of builds) {
@@ -240,7 +238,7 @@ export class Recoveries implements RecoveryStore {
     return { jobs, ends, ...left, locks: held, staleLocks, overlongLocks, leftoverJobs: idle + leftover };
   }
 
-  /** An open report remembers how the processes that it names were found: a host may have restarted since. */
+  /** An open report remembers how the processes that it names were found, because a host may have restarted since. */
   *#rebooted(db: Reads, { dead, rebooted = [] }: Known): Script<ProcessId[]> {
     const open = yield* this.#reports.running(db);
     const left = open === undefined ? [] : yield* this.#reports.left(db, open.id);
@@ -253,7 +251,7 @@ export class Recoveries implements RecoveryStore {
     return ((yield* db.get<{ jobs: number }>(this.#sql.idle, params)) as { jobs: number }).jobs;
   }
 
-  /** What becomes of the running jobs of these processes and leases. `leftover`: pending again, of a build that has ended. */
+  /** Counts what becomes of the jobs of these processes and leases. `leftover`: pending again, of a build that has ended. */
   *#decideAll(
     db: Reads,
     { dead, rebooted = [] }: Known,

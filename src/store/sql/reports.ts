@@ -14,7 +14,6 @@ import type { Life } from "../processes.ts";
 import { COUNTED, type Left, type ReclaimTotals, REPORTS_KEPT, type ReportTotals, type StoredReport } from "../recoveries.ts";
 import { type Dialect, type Events, type Reads, type Script, type Tx, wait } from "./script.ts";
 
-/** `errors` is JSON. */
 type ReportRow = Omit<StoredReport, "crashed" | "errors" | "wasSuccessful"> & { errors: string };
 
 export class Reports {
@@ -132,7 +131,7 @@ function statements({ table, in: isIn }: Dialect) {
       insert into ${reports} (state, owner, begun_at, recovered_at, wal_bytes, wal_frames)
       values ('running', :by, :now, :now, :bytes, :frames) returning id`,
     setOwner: `update ${reports} set owner = :owner where ${isRunning}`,
-    // The last statement of its transaction, so that no transaction waits for one that waits for this row.
+    // Runs last in its transaction, so that no transaction waits for one that waits for this row.
     count: `update ${reports} set ${sums.join(", ")}, recovered_at = :now where ${isRunning}`,
     find: `
       update ${reports} set errors = :errors, commits_missing = :commitsMissing, wal_frames = :walFramesReplayed where id = :id`,

@@ -11,7 +11,7 @@ export interface FinishedJob {
   state: FinishedState;
 }
 
-/** A question for the oldest listed jobs of a lane; `turn` tells the answers apart. */
+/** Asks for the oldest listed jobs of a lane. `turn` tells the answers apart. */
 export interface OldestJobs {
   turn: number;
   lane: number;
@@ -24,14 +24,12 @@ export type OldestJob = ExpiredJob & { turn: number };
 
 export interface RetentionDatabase {
   isKept(lane: number, state: FinishedState): boolean;
-  /** Whether transactions may be open that do not know of `keep`, by a row of `queues`. */
+  /** SQL on a row of `queues`: whether transactions that do not know of `keep` may be open. */
   readonly isEarly: string;
   prepare?(tx: Tx): Answer<unknown>;
-  /** Whether the listing of a queue's older jobs may begin. */
   mayBegin?(tx: Tx, queue: string): Answer<boolean>;
-  /** By turn, lane by lane, the oldest first. */
+  /** Returns the jobs by turn and lane, the oldest first. */
   oldest(db: Reads, asked: readonly OldestJobs[]): Script<OldestJob[]>;
-  /** Locks what it selects, and skips what others have locked. */
   readonly skipLocked: string;
 }
 
@@ -80,14 +78,14 @@ export class Retention {
     const due = yield* this.#due(tx, queues, { now, leastAge, limit });
     if (due.length === 0) return { taken: 0, over: [] };
     const held = yield* this.#keys(tx, this.#sql.hold, due);
-    // Another transaction has locked the job, e.g. to let another job wait for it: it is removed in the next step.
+    // If another transaction has locked the job, for example to let another job wait for it, the next step removes it.
     const busy = yield* this.#keys(tx, this.#sql.still, due);
     const taken = due.filter(({ job }) => held.has(job) || !busy.has(job));
     yield* tx.each(this.#sql.forget, taken.map(toRow));
     return { taken: taken.length, over: due.filter(({ job }) => held.has(job)) };
   }
 
-  /** Lists jobs that ended before `keep` was declared; true: there are more. `seen`: unlisted before this transaction. */
+  /** Lists jobs that ended before `keep` was declared, and returns if there are more. `seen`: unlisted before this call. */
   *backfill(tx: Tx, seen: readonly string[]): Script<boolean> {
     yield* wait(this.#database.prepare?.(tx));
     const { queues } = yield* this.#readQueues(tx);

@@ -8,7 +8,7 @@ import type { AuditHead, NewAuditEntry } from "../audit.ts";
 import type { Operation } from "../points.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 
-/** The steps of a transaction, for both databases: SQLite answers at once; on PostgreSQL the runner awaits each answer. */
+/** The steps of a transaction, for both databases. SQLite answers at once; on PostgreSQL the runner awaits each answer. */
 export type Script<T> = Generator<Promise<unknown>, T, unknown>;
 
 export type Answer<T> = T | Promise<T>;
@@ -18,8 +18,8 @@ export function* wait<T>(answer: Answer<T>): Script<T> {
   return answer instanceof Promise ? ((yield answer) as T) : answer;
 }
 
-// Side by side: on PostgreSQL the first statements are pipelined in this order. A call that sends its statement at once
-// (`tx.all`, `tx.run`, `wait`) does so before all scripts here: put it into a generator where the order matters.
+// Runs scripts side by side: on PostgreSQL the first statements are pipelined in this order. A call that sends its statement at
+// once (`tx.all`, `tx.run`, `wait`) does so before all scripts here, so put it into a generator if the order matters.
 export function* together<T extends readonly Script<unknown>[]>(...scripts: T): Script<Results<T>> {
   const answers = scripts.map(run);
   return (answers.some((answer) => answer instanceof Promise) ? yield Promise.all(answers) : answers) as Results<T>;
@@ -57,11 +57,11 @@ export type Param = string | number | boolean | null | readonly (string | number
 export type EachParams<Name extends string | number | symbol = string> = Readonly<Record<Name, string | number | boolean | null>>;
 export type Params = Readonly<Record<string, Param>>;
 
-/** `:now` is the time, the same in a whole statement; `:clock` when a row is reached, after PostgreSQL waited for its lock. */
+/** `:now` is the same time in a whole statement. `:clock` is the time when a row is reached, after a wait for its lock. */
 export interface Reads {
   all<Row>(sql: string, params?: Params): Script<Row[]>;
   get<Row>(sql: string, params?: Params): Script<Row | undefined>;
-  /** Runs a query of `Dialect.each` for these rows; answers what it finds for all of them. */
+  /** Runs a query of `Dialect.each` for these rows, and returns what it finds for all of them. */
   findEach<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]>;
   /** On PostgreSQL the first call of a transaction costs a round trip. */
   time(): Script<number>;
@@ -71,7 +71,7 @@ export interface Reads {
 export interface Tx extends Reads {
   run(sql: string, params?: Params): Script<boolean>;
   returning<Row>(sql: string, params?: Params): Script<Row[]>;
-  /** Runs a statement of `Dialect.each` for these rows; answers how many rows it changed. */
+  /** Runs a statement of `Dialect.each` for these rows, and returns how many rows it changed. */
   each<Row extends EachParams<keyof Row>>(sql: string, rows: readonly Row[]): Script<number>;
   eachReturning<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]>;
   /** Writes without waiting for the answer. On PostgreSQL every later statement fails if one of these does. */
@@ -83,7 +83,7 @@ export interface Tx extends Reads {
   /** Workers that wait for jobs of this queue look again after the commit. */
   ready(queue: string): void;
   ended(job: JobKey, fence: Fence): void;
-  /** Writes an audit entry when all else is done. Absent where entries are written at once. */
+  /** Writes an audit entry when everything else is done. Absent if entries are written at once. */
   atLast?(entry: NewAuditEntry): void;
   audited?(head: AuditHead): void;
   /** Only for code that changes rows by other means than `run` and `returning`. */
@@ -93,7 +93,7 @@ export interface Tx extends Reads {
 /** What PostgreSQL locks before a script runs, always in the same order, so that two transactions never deadlock. */
 interface Locking {
   row?: string;
-  /** It changes builds or recovery reports; only one transaction at a time does. */
+  /** True if it changes builds or recovery reports, which only one transaction at a time does. */
   builds?: boolean;
   jobs?: readonly NewJob[];
 }
@@ -116,7 +116,7 @@ export interface Dialect {
   deleteEach(table: string, columns: Columns): string;
   /** A statement for `Tx.each` that sets columns of the row with an `id`. The rows are given in the order of their ids. */
   updateEach(table: string, set: Columns): string;
-  /** Statements that do not read each other's changes. PostgreSQL runs them all with the last. */
+  /** Makes one unit of statements that do not read each other's changes. PostgreSQL runs them all with the last. */
   inOrder(...statements: string[]): { before: readonly string[]; last: string };
   readonly fence: string;
   readonly locking: string;
@@ -126,7 +126,6 @@ export interface Dialect {
   firstRow(table: string, as: string, which: string): string;
   greatest(a: string, b: string): string;
   least(a: string, b: string): string;
-  /** In the words that partial indexes are declared with. */
   isFalse(column: string): string;
   byBytes(text: string): string;
   /** The rows of a subquery as one JSON text, each an array of these columns. */
@@ -136,7 +135,7 @@ export interface Dialect {
   /** The running jobs: `key`, `fence`, `holder`, `lease`, `expires_at`, and `bound`, which is indexed and never later. */
   readonly running: string;
   heldBy(processes: string): string;
-  /** Of a row's immutable columns. Null: the database checks its pages itself. */
+  /** Checksum of a row's immutable columns. Null if the database checks its pages itself. */
   readonly checksum: ((table: string, row: object) => number | null) | null;
 }
 
@@ -164,7 +163,7 @@ export interface Events {
 
 export interface Processes {
   readonly self: ProcessId | null;
-  /** Called before a process is unregistered; the result is called after that. */
+  /** Called before a process is unregistered. The result is called after that. */
   forgetting?(id: ProcessId): () => void;
   remove(tx: Tx, id: ProcessId): Answer<boolean>;
 }
@@ -177,7 +176,7 @@ export interface Settings {
 export interface ReclaimedLease extends LeaseRef {
   expiresAt: number;
   kind: "crashed" | "interrupted" | "stalled";
-  /** Held by the process that reclaims it: the answer to its claim was lost. */
+  /** True if the reclaiming process itself holds it, because the answer to its claim was lost. */
   isOwn?: boolean;
 }
 
@@ -189,7 +188,7 @@ export interface Enqueue {
   run(tx: Tx, jobs: readonly NewJob[]): Answer<Enqueued[]>;
 }
 
-/** The checksum in the rows of a table, where the database keeps one. Texts begin with a comma; without checksums they are empty. */
+/** Checksums in the rows of a table, if the database keeps them. Texts begin with a comma, and are empty without checksums. */
 export class RowGuard {
   readonly isOn: boolean;
   /** To insert: the column, its parameter, and its update in a conflict. */
@@ -208,7 +207,6 @@ export class RowGuard {
     this.#checksum = (row) => checksum?.(table(name), row) ?? null;
   }
 
-  /** A row to be written, with its checksum. */
   sign<Row extends object>(row: Row): Row {
     return this.isOn ? { ...row, checksum: this.#checksum(row) } : row;
   }

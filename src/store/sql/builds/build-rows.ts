@@ -36,7 +36,7 @@ import { RowGuard, type Dialect, type Params, type Reads, type Script, together,
 
 type Row = BuildColumns & { stages: string | null };
 
-/** A build's row is also its lock: a transaction locks it before it reads it, so what it reads stays so until the commit. */
+/** A build's row is also its lock: a transaction locks it before it reads it, so what it has read holds until the commit. */
 export class Runs {
   readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof runsSql>;
@@ -106,7 +106,7 @@ export class Runs {
     return yield* this.get(tx, key);
   }
 
-  /** False if the build is not ACTIVE, or not in the round before; it may return to round 0 when nothing later is open. */
+  /** Returns false unless the build is ACTIVE in the round before. It may return to round 0 when nothing later is open. */
   nextRound(tx: Tx, { key }: BuildRow, round: number): Script<boolean> {
     return tx.run(this.#sql.nextRound, { key, round });
   }
@@ -171,7 +171,7 @@ function runsSql(dialect: Dialect, guard: RowGuard) {
       order by pipeline`,
     list: `${read} where key > :after and ${isAsked} order by key limit :limit`,
     listNewest: `${read} where key < :after and ${isAsked} order by key desc limit :limit`,
-    // Few jobs run at once, but many work items may wait. The plus keeps databases from starting with those.
+    // Few jobs run at once, but many work items may wait. The plus keeps databases from starting with the work items.
     running: `
       select count(*) as running from ${dialect.running} as job join ${dialect.table("work")} as work on work.job = job.key
       where +work.build = :key`,
@@ -201,7 +201,7 @@ function runsSql(dialect: Dialect, guard: RowGuard) {
 interface LeftBuild {
   key: BuildKey;
   id: string;
-  /** The pipeline whose lock its orchestrator has left; null: there is no such lock. */
+  /** The pipeline whose lock its orchestrator has left; null if there is no such lock. */
   lock: string | null;
 }
 
@@ -248,7 +248,7 @@ export class OrchestratorLocks {
     return tx.run(this.#sql.release, { build });
   }
 
-  /** ACTIVE builds without an orchestrator, or whose orchestrator is dead or has been silent for too long. */
+  /** Returns ACTIVE builds without an orchestrator, or whose orchestrator is dead or has been silent for too long. */
   *withoutOrchestrator(db: Reads, { dead, alive }: KnownProcesses): Script<LeftBuild[]> {
     return yield* db.all<LeftBuild>(this.#sql.withoutOrchestrator, { dead, alive });
   }
@@ -330,7 +330,7 @@ function tokensSql({ table }: Dialect) {
   };
 }
 
-/** A resume takes failures out of the counts, a listing deletes them batch by batch, the rest counts when ACTIVE ends. */
+/** A resume takes failures out of the counts and a listing deletes them in batches. The rest counts again when ACTIVE ends. */
 export class Retries {
   readonly #sql: ReturnType<typeof retriesSql>;
 
@@ -358,13 +358,13 @@ export class Retries {
   }
 }
 
-/** A quarantined target may have killed the orchestrator, too: a supervisor that restarts it would run the target for ever. */
+/** A quarantined target may have killed the orchestrator: a supervisor that restarts it would run the target for ever. */
 const CRASHED = `'{"name":"CrashError","code":"CRASHED"%'`;
 
 function retriesSql(dialect: Dialect) {
   const results = dialect.table("results");
   const stages = dialect.table("build_stages");
-  // The failure of a listing has no stage and counts for none.
+  // The failure of a listing has no stage, and counts for no stage.
   const failed = `select count(*) from ${results} as result where result.build = :key and result.state = 'FAILED'`;
   const begin = `update ${results} set build = :mark where build = :key and state = 'FAILED' and stage <> ''`;
   return {
@@ -377,7 +377,7 @@ function retriesSql(dialect: Dialect) {
   };
 }
 
-/** Builds that have ended and still have work items, by seeks in work_target. */
+/** Selects builds that have ended and still have work items, by seeks in work_target. */
 export function endedWithWork({ table }: Dialect): string {
   const work = table("work");
   return `

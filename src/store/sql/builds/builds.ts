@@ -132,7 +132,7 @@ export class Builds implements BuildStore {
   *#letRun(tx: Tx, id: string, lock: LockToken): Script<boolean> {
     const build = yield* this.#runs.lock(tx, id);
     if (build?.state !== "ACTIVE" || (yield* this.#locks.holding(tx, build.key, lock)) === null) return false;
-    // If the budget or failures have stopped it since, its queue stays paused.
+    // If the budget or failures have stopped the build since, its queue stays paused.
     return startsNothing(build) || (yield* this.#unpause(tx, build));
   }
 
@@ -193,7 +193,7 @@ export class Builds implements BuildStore {
     return yield* this.#move(tx, build, wanted, { holderGone: true }, { by });
   }
 
-  /** Called often, mostly for nothing: then nothing is written. */
+  /** Reads before it writes, because it is called often, and mostly there is nothing to do. */
   async orphan(known: KnownProcesses, reason: BuildReason): Promise<BuildRow[]> {
     const found = await this.#access.read((db) => this.#locks.withoutOrchestrator(db, known));
     return found.length === 0 ? [] : this.#write((tx) => this.#orphan(tx, known, reason));
@@ -209,7 +209,7 @@ export class Builds implements BuildStore {
     return crashed;
   }
 
-  /** Crashes the builds of a dead orchestrator. `recovery`: the report of that, for the audit. */
+  /** Crashes the builds of a dead orchestrator. `recovery` is the report of that, which the audit names. */
   *crash(tx: Tx, holder: ProcessId, reason: BuildReason, recovery: number): Script<BuildRow[]> {
     return yield* this.#crash(tx, yield* this.#locks.orchestratedBy(tx, holder), reason, { recovery });
   }
@@ -232,7 +232,7 @@ export class Builds implements BuildStore {
     return crashed;
   }
 
-  /** An ACTIVE build without an orchestrator is CRASHED before another process takes it over. */
+  /** Makes an ACTIVE build without an orchestrator CRASHED, before another process takes it over. */
   *#crashed(tx: Tx, build: BuildRow, by: string): Script<BuildRow> {
     if (build.state !== "ACTIVE") return build;
     return yield* this.#move(tx, build, LOST, { holderGone: true }, { by });

@@ -1,6 +1,6 @@
 import type { SchemaDialect } from "./tables.ts";
 
-/** Whether an update of a build's state is one that core does not allow; a test compares both. */
+/** SQL: whether an update of a build's state is one that core does not allow. A test compares both. */
 export const IS_FORBIDDEN_MOVE = `old.state <> new.state and (old.state || '>' || new.state) not in (
   'PENDING>ACTIVE', 'PENDING>ABANDONED',
   'ACTIVE>SUCCESS', 'ACTIVE>FAILED', 'ACTIVE>CRASHED', 'ACTIVE>BUDGET_PAUSE', 'ACTIVE>ABANDONED',

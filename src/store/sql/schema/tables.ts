@@ -11,7 +11,7 @@ export interface SchemaDialect {
   readonly real: "real" | "double precision";
   /** A text that is ordered by its bytes, whatever the locale of the database is. */
   readonly bytes: "text" | 'text collate "C"';
-  /** A primary key that the database gives out; with `serial` it is never given out again. */
+  /** A primary key that the database gives out. With `serial`, it never gives a key out again. */
   id(type: "integer" | "bigint"): string;
   readonly serial: string;
   sequence(name: string): string;
@@ -291,7 +291,7 @@ create table ${table("report_totals")} (
 `;
 }
 
-/** The audit is a chain: each entry has a hash that covers the one before it. `entry`: the columns of its number and its hash. */
+/** The audit is a chain: each entry has a hash that covers the one before it. `entry` is the columns of its number and hash. */
 export function auditTables({ table, index, long, bytes }: SchemaDialect, entry: { seq: string; hash: string }): string {
   return `
 create table ${table("audit")} (

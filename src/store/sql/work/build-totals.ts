@@ -64,7 +64,7 @@ export class BuildTotals {
 
   changes(): { builds: BuildSpend[]; costs: StageCost[] } {
     const builds = [...this.#builds.values()];
-    // In one order everywhere, so that two transactions do not deadlock.
+    // Sort everywhere in the same order, so that two transactions do not deadlock.
     const costs = [...this.#costs].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, cost]) => cost);
     for (const build of builds) {
       const { build: key, pipeline, queue, state, ledger } = build;
@@ -129,7 +129,7 @@ function statements({ table, in: isIn, items, each, least, greatest, locking }: 
         select value from ${items("bigint", ":builds")} as asked
         union select build from ${table("work")} where ${isIn("job", "bigint", ":jobs")})
       order by key${locking}`,
-    // Adds to the columns instead of setting them: an operation may have loaded the same row several times.
+    // Adds to the columns instead of setting them, because an operation may have loaded the same row several times.
     add: each(
       {
         key: "bigint",

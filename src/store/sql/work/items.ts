@@ -24,7 +24,7 @@ export type TargetInBuild = Pick<WorkItem, "build" | "segment" | "path">;
 type ItemColumns = Omit<WorkItem, "estimate" | "cost" | "charged"> &
   Record<`${"estimate" | "cost" | "charged"}_${"micros" | "tokens"}`, number>;
 
-/** Found by lists, not by a join: PostgreSQL's planner does not know how long a list is and would scan the table. */
+/** Finds rows by lists, not by a join: PostgreSQL's planner does not know how long a list is, and would scan the table. */
 export class ItemTable {
   readonly #sql: ReturnType<typeof statements>;
 
@@ -40,7 +40,7 @@ export class ItemTable {
     return targets.length === 0 ? [] : (yield* tx.all<ItemColumns>(this.#sql.at, listsOf(targets))).map(toItem);
   }
 
-  /** `follows`: the jobs follow from their targets, whose revisions show that no stage of theirs has a job. */
+  /** Finds existing items. With `follows`, the jobs follow from targets whose revisions show that their stages have no jobs. */
   *existing(tx: Reads, jobs: readonly NewJob[], follows: boolean): Script<ExistingItems> {
     type Row = NewWork & { key: JobKey; createdAt: number; id: string | null };
     const items = jobs.flatMap(({ work }) => (work === undefined || (follows && work.kind === "stage") ? [] : [work]));
@@ -48,7 +48,7 @@ export class ItemTable {
     return new ExistingItems(rows.map((row) => [nameOf(row), publicId(row.id, row.createdAt, row.key)]));
   }
 
-  /** The items of these leases that are held. The locked jobs cannot end before the commit. */
+  /** Returns the items of the held leases among these. Their jobs are locked and cannot end before the commit. */
   *held(tx: Tx, leases: readonly LeaseRef[]): Script<{ place: number; item: WorkItem }[]> {
     const asked = leases.map(({ job, fence }, place) => ({ place, job, fence }));
     const params = { jobs: leases.map(({ job }) => job), leases: JSON.stringify(asked) };
@@ -61,7 +61,7 @@ export class ItemTable {
     return tx.each(this.#sql.reserve, rows);
   }
 
-  /** Saves reported costs of held leases; answers their jobs. Of two reports of one job the later counts. */
+  /** Saves reported costs of held leases and returns their jobs. Of two reports of one job, the later one counts. */
   *saveCosts(tx: Tx, reports: readonly (LeaseRef & { cost: Amount })[]): Script<Set<JobKey>> {
     const rows = reports.map(({ job, fence, cost }) => ({ key: job, fence, micros: cost.micros, tokens: cost.tokens }));
     const latest = new Map(rows.map((row) => [`${row.key} ${row.fence}`, row]));
@@ -119,7 +119,7 @@ function statements(dialect: Dialect) {
         update ${work} as work set estimate_micros = ${row.value("micros")}, estimate_tokens = ${row.value("tokens")}
         ${row.from()} where ${row.is("work", "job")}`,
     ),
-    // The job's row is locked first, so that an attempt that ends meanwhile does not pass its cost on to the next one.
+    // Locks the job's row first, so that an attempt that ends meanwhile does not pass its cost on to the next one.
     saveCosts: each(
       { key: "bigint", fence: "bigint", micros: "bigint", tokens: "bigint" },
       (row) => `
@@ -287,14 +287,14 @@ export class CostLedger {
 interface Begun {
   answers: Beginning[];
   reserved: { item: WorkItem; wanted: Amount }[];
-  /** No attempt of this build starts any more: its queue pauses. */
+  /** True if no attempt of this build starts any more, so that its queue pauses. */
   isExhausted: boolean;
 }
 
 /** Decides which of these attempts of one build may start, in their order, and reserves their estimates. */
 function begin(spend: BuildSpend, starts: readonly Start[]): Begun {
   if (spend.state !== "ACTIVE") return { answers: starts.map(() => "pause"), reserved: [], isExhausted: false };
-  // A caller that lost the first answer asks again; its estimate is reserved once.
+  // A caller that lost the first answer asks again, but its estimate is reserved once.
   for (const { item } of starts) spend.ledger = settleReservation(spend.ledger, item.estimate, NO_COST);
   const estimates = starts.map(({ estimate }) => estimate);
   const { start, ledger, next } = reserveBatch(spend.ledger, estimates);

@@ -58,7 +58,7 @@ export class Results {
         asked.filter(({ path }) => path === null),
       ),
     );
-    // A damaged result counts as none: it is made again.
+    // A damaged result counts as none, so that it is made again.
     for (const row of rows.flat()) if (this.#guard.isIntact(row)) found[row.place] = { key: row.result, output: toOutput(row) };
     return found;
   }
@@ -128,7 +128,7 @@ function resultsSql(dialect: Dialect, guard: RowGuard) {
     order by result.build desc limit 1`;
   const nextPath = (after: string) => `(
     select path from ${results} where pipeline = ${pipeline} and stage = :stage ${after} order by path limit 1)`;
-  // From one path to the next, and of each path the build's own row, else the newest before it that is no failure.
+  // Seeks from one path to the next, and takes for each the build's own row, else the newest before it that is no failure.
   const ofStage = (after: string, states = "'SUCCESS', 'REUSED'") => `
     with recursive paths (path) as (
       select ${nextPath(after)}
@@ -206,7 +206,7 @@ export class ResultTable {
   readonly #sql: ReturnType<typeof resultTableSql>;
   readonly #keys: (tx: Tx, count: number) => Answer<ResultKey[]>;
 
-  /** `keys`: unused keys; they are known before the rows are written, because targets name them. */
+  /** `keys` returns unused keys. They are known before the rows are written, because targets name them. */
   constructor(dialect: Dialect, keys: (tx: Tx, count: number) => Answer<ResultKey[]>) {
     this.#guard = new RowGuard(dialect, "results");
     this.#sql = resultTableSql(dialect, this.#guard);
@@ -279,7 +279,7 @@ function resultTableSql(dialect: Dialect, guard: RowGuard) {
   const names = Object.keys(columns);
   const replaced = "on conflict (build, stage, path, name) do update set hash = excluded.hash, size = excluded.size";
   return {
-    // A transaction that changes them holds the build's row.
+    // No lock: a transaction that changes these rows holds the build's row.
     own: firstOfEach(
       dialect,
       { pipeline: "text", ...ORIGIN },
@@ -335,7 +335,7 @@ export class ResultBatch {
     this.#check = check;
   }
 
-  /** Adds a result in place of the one that the build had for the stage and target. `again`: that one was a failure. */
+  /** Adds a result in place of the build's one for the stage and target. `again` says that that one was a failure. */
   put(made: NewResultRow, at: number): { key: ResultKey; again: boolean } {
     const { output, cost, error, shared = false, ...row } = made;
     const again = this.#replace(made) === "FAILED";
@@ -351,7 +351,7 @@ export class ResultBatch {
     return { key, again };
   }
 
-  /** From this build on, a target has this result, of an earlier build or of another target. Null: it has none any more. */
+  /** Gives a target, from this build on, a result of an earlier build or another target. Null: it has no result any more. */
   reuse(by: Pick<NewResultRow, "build" | "pipeline" | "stage" | "path" | "target">, result: ResultKey | null, at: number): void {
     const { build, pipeline, stage, path, target } = by;
     this.#replace(by);
@@ -368,7 +368,7 @@ export class ResultBatch {
     this.#copied.set(nameOf(by), { build, stage, path, result });
   }
 
-  /** Deletes a target's failure in this build; answers its stage, if the failure was counted. */
+  /** Deletes a target's failure in this build. Returns its stage, if the failure was counted. */
   recall(build: BuildKey, failure: ResultKey): string | undefined {
     const known = this.#byKey.get(failure);
     const isRetried = known?.build === retriedIn(build);
@@ -406,7 +406,7 @@ export class ResultBatch {
     return key;
   }
 
-  /** Makes room for another result; answers the state of the old one. Targets that have reused a success keep it. */
+  /** Makes room for another result and returns the state of the old one. Targets that have reused a success keep it. */
   #replace(origin: ResultOrigin): string | undefined {
     const name = nameOf(origin);
     this.#copied.delete(name);
@@ -420,7 +420,7 @@ export class ResultBatch {
     return old.state;
   }
 
-  /** The success belongs to no build any more; its negative key stands there. */
+  /** Takes the success out of every build: its negative key stands in place of a build. */
   #detach(old: ResultRow): void {
     this.#own.delete(nameOf(old));
     const added = this.#added.get(old.key);

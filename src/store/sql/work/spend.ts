@@ -3,11 +3,11 @@ import type { BuildRow } from "../../builds.ts";
 import type { SpendSlice } from "../../work.ts";
 import { type Dialect, type Reads, type Script, together } from "../script.ts";
 
-/** At most `SLICES` × `SLICE_ROWS` results are read, however many a build has: of longer slices the first rows stand for all. */
+/** At most `SLICES` × `SLICE_ROWS` results are read, however many a build has: the first rows stand for a longer slice. */
 const SLICES = 60;
 const SLICE_ROWS = 100;
 
-/** What the results of a build have cost, over time, by their keys: an index by build or time would cost each settle. */
+/** Reads what results cost over time, by their keys, because an index by build or time would cost each settle. */
 export class Spend {
   readonly #sql: ReturnType<typeof statements>;
 
@@ -36,7 +36,7 @@ export class Spend {
     });
   }
 
-  /** Keys rise with time, so the first result from an instant on is found by halving. The end of the table if there is none. */
+  /** Returns the first key from an instant on, or the end of the table. Keys rise with time, so it bisects. */
   *#firstKey(db: Reads, from: number): Script<number> {
     let low = 1;
     let end = ((yield* db.get<{ last: number | null }>(this.#sql.last))?.last ?? 0) + 1;

@@ -71,7 +71,7 @@ export class Targets {
   }
 }
 
-/** A condition is in the statement only if it is asked for, so that the planner finds its index. */
+/** Includes a condition only if it is asked for, so that the planner finds its index. */
 function targetsSql(dialect: Dialect, guard: RowGuard) {
   const targets = dialect.table("targets");
   const read = `select ${COLUMNS}${guard.column} from ${targets}`;
@@ -153,7 +153,7 @@ export class TargetTable {
     return batch;
   }
 
-  /** Marks those that are still as they were read as listed by this build, and answers which these are. */
+  /** Marks the targets that are still as they were read as listed by this build. Returns them. */
   *see<T extends { path: string; rev: number }>(
     tx: Tx,
     { pipeline, segment, build }: { pipeline: string; segment: number; build: BuildKey },
@@ -167,7 +167,7 @@ export class TargetTable {
     return same;
   }
 
-  /** False: another transaction has added one of these targets since it was loaded as missing. */
+  /** Returns false if another transaction has added one of these targets since it was loaded as missing. */
   *write(tx: Tx, batch: TargetBatch): Script<boolean> {
     const { puts, patches, removed } = batch.changes();
     const patched = patches.map(({ ref, ...patch }) => Object.assign(patch, ref));
@@ -281,22 +281,21 @@ export class TargetBatch {
     this.#puts.set(name, { ref, target, position, build, rev });
   }
 
-  /** The target is unchanged, and this build has listed it. */
   see(ref: TargetRef, build: BuildKey): void {
     this.#patch(ref, { seen: build });
   }
 
-  /** The target stays where it is, because of this failure. */
+  /** Keeps the target where it is, because of this failure. */
   fail(ref: TargetRef, failure: ResultKey): void {
     this.#patch(ref, { leaves: true, failure });
   }
 
-  /** The target continues, and is not deleted as long as it has this failure. */
+  /** Lets the target continue, but keeps it from being deleted as long as it has this failure. */
   blame(ref: TargetRef, failure: ResultKey | null): void {
     this.#patch(ref, { failure });
   }
 
-  /** The target is gone, and is kept only until what was made of it is removed. */
+  /** Marks the target as gone. It is kept only until what was made of it is removed. */
   leave(ref: TargetRef): void {
     this.#patch(ref, { leaves: true, done: GONE_MARK, failure: null });
   }

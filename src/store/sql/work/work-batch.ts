@@ -46,7 +46,7 @@ const SUCCEEDED: AttemptEnd = { outcome: { kind: "succeeded", output: null }, by
 /** The holder of a cancelled attempt cannot report its cost. */
 const CANCELLED: AttemptEnd = { outcome: { kind: "stalled" }, by: "reclaimer" };
 
-/** The rows that one operation on work items has loaded. The caller enqueues the jobs that methods answer. */
+/** The rows that one operation on work items has loaded. The caller enqueues the jobs that its methods return. */
 export class WorkBatch {
   readonly totals: BuildTotals;
   readonly items: ItemBatch;
@@ -69,7 +69,7 @@ export class WorkBatch {
     if (kind !== "listing") this.totals.open(this.totals.of(build), stage, 1);
   }
 
-  /** The outcome of a success that cannot be written; undefined: it can be. */
+  /** Returns the outcome of a success that cannot be written, or undefined if it can be. */
   refusal(job: JobKey, end: WorkEnd | undefined): Outcome | undefined {
     if (end === undefined) return this.items.get(job)?.kind === "stage" ? missingResultOutcome() : undefined;
     const missing = this.#artifacts.missing(namedIn(end));
@@ -97,13 +97,13 @@ export class WorkBatch {
       this.items.keep(item, charged);
   }
 
-  /** An operator has cancelled the job, or its upstream has ended: the target fails. */
+  /** Fails the target, because an operator has cancelled the job, or its upstream has ended. */
   cancelled(now: number, job: JobKey, was: JobState): void {
     const item = this.items.get(job);
     if (item !== undefined) this.#fail(now, item, this.#chargeCancelled(item, was), cancelledItemError());
   }
 
-  /** The build does not need the job any more: the target does not fail. */
+  /** Removes a job that the build does not need any more. The target does not fail. */
   dropped(job: JobKey, was: JobState): void {
     const item = this.items.get(job);
     if (item === undefined) return;
@@ -132,7 +132,7 @@ export class WorkBatch {
     return jobsOf(spend, removals);
   }
 
-  /** A listing has found a target as it was, at the end of its segment. */
+  /** Counts a target that a listing has found unchanged, at the end of its segment. */
   unchanged(spend: BuildSpend, target: ListedTarget): void {
     for (const { stage, as } of target.passed) this.totals.count(spend, stage, as, 1);
     if (target.artifacts !== undefined)
@@ -145,7 +145,6 @@ export class WorkBatch {
     if (stage !== undefined) this.totals.failed(spend, stage, -1);
   }
 
-  /** A target that has changed since it was read is left alone. */
   #continue(now: number, spend: BuildSpend, ref: TargetRef, target: ListedTarget, made: ResultKey | null): NewJob[] {
     if ((this.targets.get(ref)?.rev ?? 0) !== target.rev) return [];
     const { build, pipeline } = spend;
@@ -180,7 +179,7 @@ export class WorkBatch {
   #record(now: number, spend: BuildSpend, item: WorkItem, end: WorkEnd | undefined): ResultKey | null {
     const result = end?.result ?? null;
     const cost = this.#charge(item, SUCCEEDED, end?.cost, result !== null);
-    // A stage that found its result made already is counted where its target continues.
+    // A stage whose result existed already is counted where its target continues.
     if (item.kind !== "stage" || result === null) return null;
     const { build, pipeline } = spend;
     const { stage, path } = item;
@@ -194,7 +193,7 @@ export class WorkBatch {
     return key;
   }
 
-  /** Deletes a target of which nothing is left to be removed, and of which no removal has failed. */
+  /** Deletes a target of which nothing is left to be removed, unless a removal has failed. */
   #forget(spend: BuildSpend, item: WorkItem, { path, rev }: { path: string; rev: number }): void {
     const ref = { ...refOf(spend, item), path };
     const state = this.targets.get(ref);
@@ -227,7 +226,7 @@ export class WorkBatch {
     return key;
   }
 
-  /** Spends an attempt's charge, frees its reservation; answers the cost of all attempts. `makes`: it serves as an estimate. */
+  /** Spends an attempt's charge and frees its reservation. Returns the cost of all attempts. `makes`: it counts for estimates. */
   #charge(item: WorkItem, { outcome, by }: AttemptEnd, reported: Amount = item.cost, makes = true): Amount {
     const { estimate, stage, kind } = item;
     const teller = costReporterOf(outcome, by);
@@ -275,7 +274,7 @@ function artifactsOf({ output, artifacts }: NewResult): readonly NamedArtifact[]
   return [{ name: OUTPUT, hash: output.artifact, size: output.size }, ...artifacts];
 }
 
-/** Jobs get the key of a build that was made in the same commit. A build that has ended gets no more jobs. */
+/** Gives jobs the key of a build that was made in the same commit. A build that has ended gets no more jobs. */
 function jobsOf({ build, state }: BuildSpend, jobs: readonly NewJob[]): NewJob[] {
   if (hasEnded(state)) return [];
   return jobs.map((job) => (job.work?.build === null ? { ...job, work: { ...job.work, build } } : job));

@@ -21,12 +21,12 @@ export interface WorkDatabase {
   lockEnding?(tx: Tx, jobs: readonly JobKey[], queues: readonly string[]): Answer<unknown>;
   lockArtifacts?(tx: Tx): Answer<unknown>;
   resultKeys(tx: Tx, count: number): Answer<ResultKey[]>;
-  /** The error after which the transaction runs again, because another one has added the same target. */
+  /** The error that makes the transaction run again, because another one has added the same target. */
   overtaken(): Error;
 }
 
-// A handful of statements, however many items there are. Order of locks on PostgreSQL: the items' queue; builds, by key; jobs,
-// work items, targets, results. A transaction that moves a build from state to state takes no row of its work after that.
+// Takes a handful of statements, however many items there are. Order of locks on PostgreSQL: the items' queue; builds, by key;
+// jobs, work items, targets, results. A transaction that moves a build from state to state locks none of its work after that.
 export class WorkBatches {
   readonly artifacts: ArtifactCheck;
   readonly totals: BuildTotalsTable;
@@ -60,7 +60,7 @@ export class WorkBatches {
     yield* wait(this.#database.lockArtifacts?.(tx));
   }
 
-  /** For attempts that end. Null: none of the jobs is a work item. */
+  /** Loads a batch for attempts that end. Returns null if none of the jobs is a work item. */
   *ending(tx: Tx, ends: readonly EndingJob[]): Script<WorkBatch | null> {
     const ending = ends.filter(({ lane }) => this.isPipelines(lane));
     if (ending.length === 0) return null;
@@ -88,7 +88,7 @@ export class WorkBatches {
     return this.#batch(totals, [...found, ...besides], targets, results);
   }
 
-  /** For a batch of a listing. The caller holds the lock of its queue. */
+  /** Loads a batch for a listing. The caller holds the lock of its queue. */
   *listing(tx: Tx, batch: ListedBatch, totals: BuildTotals): Script<WorkBatch> {
     const { build, pipeline, segment, gone = [] } = batch;
     const changed = batch.targets.filter(({ flow }) => flow !== null);
@@ -138,7 +138,6 @@ export class WorkBatches {
   }
 }
 
-/** Where an operation writes a result. `result`: the one to reuse there; null: none. */
 interface WantedResult extends ResultOrigin {
   pipeline: string;
   result: ResultKey | null;
@@ -162,7 +161,7 @@ function wantedBy(item: WorkItem, end: WorkEnd | undefined, totals: BuildTotals)
   };
 }
 
-/** The failure of a target that cannot continue, and the results that it has from this build on without having run a stage. */
+/** Returns the failure of a target that cannot continue, and the results that it has from now on without having run a stage. */
 function originsOf(of: { build: BuildKey; pipeline: string }, { path, flow, passed }: ListedTarget): WantedResult[] {
   const origins: WantedResult[] = flow?.to === "failed" ? [{ ...of, stage: flow.stage, path, result: null }] : [];
   for (const { stage, result } of passed) if (result !== undefined) origins.push({ ...of, stage, path, result });

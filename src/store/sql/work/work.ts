@@ -46,7 +46,7 @@ export interface WorkHooks extends Pick<WorkStore, "referenced">, Pick<ListingPa
   settings: Settings;
   prepare?(tx: Tx): Answer<unknown>;
   knowLanes?(tx: Tx, lanes: readonly number[]): Answer<unknown>;
-  /** The queues of jobs that this process has claimed, as far as it knows them; absent where queues are not locked. */
+  /** Returns the queues of jobs that this process has claimed, as far as it knows. Absent if queues are not locked. */
   claimedQueues?(jobs: readonly JobKey[]): string[];
   lockQueues?(tx: Tx, queues: readonly string[]): Answer<unknown>;
 }
@@ -115,7 +115,7 @@ export class Work implements WorkStore {
     return this.#access.read((db) => this.#results.read(db, query));
   }
 
-  /** Called often, mostly for nothing: then nothing is written. */
+  /** Reads before it writes, because it is called often, and mostly there is nothing to do. */
   async clearWork(clearing: Clearing): Promise<number> {
     if (!(await this.#access.read((db) => this.#isWorkLeft(db, clearing)))) return 0;
     return this.#access.write("cancel", (tx) => this.#clear(tx, clearing));
@@ -190,7 +190,7 @@ export class Work implements WorkStore {
   *#begin(tx: Tx, starts: readonly (LeaseRef & { estimate: Amount })[], claimed: readonly JobKey[]): Script<Beginning[]> {
     if (starts.length === 0) return [];
     yield* wait(this.#hooks.prepare?.(tx));
-    // Pipelined: the lock is sent ahead of the statements that lock rows.
+    // Pipelined, so that the lock is sent ahead of the statements that lock rows.
     const queues = this.#hooks.claimedQueues?.(claimed) ?? [];
     return (yield* together(wait(this.#hooks.lockQueues?.(tx, queues)), this.#ledger.begin(tx, starts)))[1];
   }
@@ -242,21 +242,20 @@ function workSql(dialect: Dialect) {
     queue: `select queue from ${table("builds")} where key = :build`,
     costs: `select stage, attempts, micros, tokens from ${table("stage_costs")} where pipeline = :pipeline`,
     artifacts: artifacts("(cast(:stage as text) is null or stage = :stage) and (cast(:path as text) is null or path = :path)"),
-    // By the whole key: an export asks for each result, and would read all artifacts of the build each time.
+    // By the whole key: an export asks for each result, and would otherwise read all artifacts of the build each time.
     artifactsOfOne: artifacts("stage = :stage and path = :path"),
   };
 }
 
 export interface ListingParts {
   batches: WorkBatches;
-  /** Cancels jobs without an audit entry; answers those that had not ended, and their states before. */
   cancel: Pick<Cancel, "quietly">;
   enqueue: { run(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch): Answer<unknown> };
   notes: Notes;
   states: LeaseStates;
 }
 
-/** Writes what a listing finds, batch by batch, each with the cursor to continue from: a crash repeats one batch at most. */
+/** Writes what a listing finds in batches, each with the cursor to continue from, so that a crash repeats one batch at most. */
 export class Listing {
   readonly #parts: ListingParts;
   readonly #held: string;
@@ -310,7 +309,7 @@ export class Listing {
       ...gone.flatMap((one) => loaded.gone(now, spend, segment, one, drop)),
     ];
     if (dropped.size > 0) for (const [job, was] of yield* cancel.quietly(tx, [...dropped])) loaded.dropped(job, was);
-    // The place of a cancelled item is free for the item that follows it.
+    // Write first, so that the place of a cancelled item is free for the item that follows it.
     yield* batches.write(tx, loaded);
     if (jobs.length > 0) yield* wait(enqueue.run(tx, jobs, loaded));
     yield* batches.close(tx, loaded);
