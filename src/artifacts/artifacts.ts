@@ -13,14 +13,14 @@ import { checkHash, damaged, explain, explained, faultOf, isAbsent, Layout, make
 import { type ArtifactData, type Stored, Writer } from "./write.ts";
 
 export interface ArtifactsOptions {
-  /** Checks whether processes that write to the same folder live; `folder` is for their lock files. */
+  /** Checks whether other processes that write to the same folder are alive. `folder` has their lock files. */
   alive: (folder: string) => Liveness;
   clock?: { now(): number };
-  /** Of files in a new folder; default: by the umask. An existing folder's mode is followed. */
+  /** Mode of files in a new folder; by default the umask decides. An existing folder's mode is followed. */
   mode?: number;
 }
 
-/** Files named after their sha-256, shared by many processes. They survive a power cut; readers get the bytes or an error. */
+/** Files named after their sha-256, shared by many processes. They survive a power cut; reads yield the right bytes or fail. */
 export class Artifacts {
   readonly #layout: Layout;
   readonly #alive: Liveness;
@@ -61,12 +61,12 @@ export class Artifacts {
     }
   }
 
-  /** The bytes are verified as they pass: it ends without an error only if all were right. */
+  /** Streams the bytes and verifies them as they pass: the stream ends without an error only if all bytes are right. */
   stream(hash: string): Readable {
     return Readable.from(this.#pieces(checkHash(hash)), { objectMode: false });
   }
 
-  /** The path of the file, for programs that need one. It must not be written to. */
+  /** Returns the path of the file for programs that need one. They must not write to it. */
   async path(hash: string): Promise<string> {
     await using handle = await this.#open(hash);
     const path = this.#layout.fileOf(hash);
@@ -88,7 +88,7 @@ export class Artifacts {
     throw damaged(hash, path);
   }
 
-  /** For this process's temporary files. The caller removes it; after a crash, the next process that opens these artifacts does. */
+  /** Creates a folder that the caller removes. After a crash, the next process that opens these artifacts removes it. */
   privateFolderNow(): string {
     const path = join(this.#layout.temporary, nameFor(this.#hold()));
     try {
@@ -99,7 +99,7 @@ export class Artifacts {
     return path;
   }
 
-  /** Call it in the transaction that references the hashes: what exists then stays if it commits. Restores from the trash. */
+  /** Returns missing hashes, after a restore from the trash. In the transaction that references the hashes, the others stay. */
   missing(hashes: Iterable<string>): string[] {
     return [...new Set(hashes)].filter((hash) => {
       const path = this.#layout.fileOf(hash);
@@ -119,7 +119,7 @@ export class Artifacts {
     return sweep(parts, isReferenced).catch(explained(this.#layout.root));
   }
 
-  /** Writes these files, `manifest.json` and `checksums.txt` (`sha256sum -c checksums.txt`) into a folder, complete or not at all. */
+  /** Writes files, `manifest.json` and `checksums.txt` (`sha256sum -c checksums.txt`) into a folder, completely or not at all. */
   async exportTo(dir: string, entries: AsyncIterable<ExportEntry> | Iterable<ExportEntry>, manifest: object): Promise<Exported> {
     const token = this.#hold();
     await this.clear();
@@ -158,7 +158,7 @@ export class Artifacts {
       } catch (error) {
         if (!isAbsent(error)) throw explain(error, path);
       }
-      // Another process may be restoring it.
+      // The artifact may be in the trash, where another process may be restoring it, too.
       if (tries === 2) throw missing(hash);
       this.#trash.rescue(hash);
     }

@@ -15,7 +15,7 @@ interface CollectOptions {
   onProgress: (done: number) => void;
 }
 
-/** Copies artifacts into a folder of the same layout and syncs them. Missing and damaged ones are left out and reported. */
+/** Copies artifacts into a folder of the same layout and syncs them. It leaves out missing and damaged ones, and reports them. */
 export async function collect(
   hashes: readonly string[],
   { folder, mode, pieces, onProgress }: CollectOptions,
@@ -68,7 +68,7 @@ async function copy(pieces: AsyncIterable<Buffer>, to: string, mode: number): Pr
 
 const PIECE = 256 * 1024;
 
-/** Holds the last piece back until the hash matches: no reader reaches the end of wrong bytes. Throws `wrong` otherwise. */
+/** Yields the last piece only after the hash matches, so that no reader reaches the end of wrong bytes. Else throws `wrong`. */
 export async function* verifiedPieces(
   handle: FileHandle,
   { hash, size }: { hash: string; size?: number },
@@ -77,7 +77,7 @@ export async function* verifiedPieces(
   const digest = createHash("sha256");
   let held: Buffer | null = null;
   let left = size ?? Infinity;
-  // Small files get small buffers: thousands of large ones keep the garbage collector busy.
+  // Small files get small buffers, because thousands of large ones keep the garbage collector busy.
   const pieceSize = Math.min(PIECE, (size ?? (await handle.stat()).size) + 1);
   for (;;) {
     const piece: Buffer = Buffer.allocUnsafe(pieceSize);
@@ -120,7 +120,7 @@ export function hashOfNow(path: string): string {
   }
 }
 
-/** Makes a copy writable for its owner: it has the read-only mode of the artifact. */
+/** Makes a copy writable for its owner, because it has the read-only mode of the artifact. */
 export function ownNow(path: string): void {
   chmodSync(path, statSync(path).mode | 0o600);
 }

@@ -4,12 +4,12 @@ import { HoldfastError } from "../core/text/errors.ts";
 export const MANIFEST = "manifest.json";
 export const CHECKSUMS = "checksums.txt";
 
-/** In bytes: some disks and programs accept no more. */
+/** Longest path in bytes. Some disks and programs accept no more. */
 export const LONGEST = 1_000;
 
 type Taken = Map<string, { path: string; isFolder: boolean }>;
 
-/** The names in one export. Files must differ on every disk, also where case and the form of accents make no difference. */
+/** The names in one export. They differ on every disk, also where upper and lower case or forms of accents are the same. */
 export class ExportNames {
   readonly #taken: Taken = new Map();
 
@@ -40,7 +40,6 @@ export class ExportNames {
   }
 }
 
-/** Takes a path with its folders. Returns the path that it conflicts with, or null. */
 function claim(taken: Taken, path: string, claimed: Taken): string | null {
   for (let end = path.indexOf("/"); ; end = path.indexOf("/", end + 1)) {
     const isFolder = end !== -1;
@@ -53,7 +52,7 @@ function claim(taken: Taken, path: string, claimed: Taken): string | null {
   }
 }
 
-/** An artifact's name becomes a path in exports of its build. */
+/** Checks an artifact's name, because it becomes a path in exports of its build. */
 export function checkArtifactName(name: string): void {
   const fault = faultIn(name);
   if (fault === null) return;
@@ -73,7 +72,7 @@ function faultIn(path: string): string | null {
   for (const part of path.split("/")) {
     if (part === "" || part === ".") return "has an empty part";
     if (/^[a-z]:/i.test(part)) return "has a drive letter";
-    // A backslash separates folders where the export may be copied to.
+    // A backslash separates folders on systems where the export may be copied to.
     if (part.split("\\").includes("..")) return "leads out of its folder";
     if (Buffer.byteLength(part) > 255) return "has a part of more than 255 bytes";
     const isOdd = /[\\:<>"|?*]|[. ]$/.test(part) || DEVICE.test(part);
@@ -92,20 +91,19 @@ export function invalidPath(path: unknown, why: string): HoldfastError {
 
 const UNSAFE = /[\p{Cc}\\:<>"|?*]/gu;
 
-/** Devices on Windows, whatever follows a dot. */
 const DEVICE = /^(con|prn|aux|nul|com\d|lpt\d)(\..*)?$/i;
 
 const BEGINNING = 160;
 
 export const LONGEST_APART = BEGINNING + 33;
 
-/** Any text as a path that stays in its folder, on every disk: what could be misread is percent-encoded. */
+/** Turns any text into a path that stays in its folder on every disk, by percent-encoding what could be misread. */
 export function safePath(text: string): string {
   const edges = text.replace(/^\/+|\/{2,}|\/+$/g, (slashes) => "%2F".repeat(slashes.length));
   return edges.split("/").map(safePart).join("/");
 }
 
-/** Names for a text, best first: its path, a hash in its folder, a hash alone. Depends only on the names taken before. */
+/** Yields names for a text, best first: its path, a hash in its folder, a hash alone. */
 export function* namesFor(text: string, identity = text): Iterable<string> {
   const path = safePath(text);
   yield path;
@@ -126,7 +124,7 @@ function percent(letter: string): string {
   return [...Buffer.from(letter)].map((byte) => `%${byte.toString(16).toUpperCase().padStart(2, "0")}`).join("");
 }
 
-/** Cuts between characters, and not inside an encoded one. */
+/** Shortens a name between characters, never inside an encoded one. */
 function apart(name: string, tag: string): string {
   let beginning = "";
   let bytes = 0;

@@ -31,7 +31,7 @@ interface Parts {
   pieces: (hash: string) => AsyncIterable<Buffer>;
 }
 
-/** All or nothing: writes a temporary folder and renames it once. Its record lets another process remove it after a crash. */
+/** Exports all or nothing: it renames a temporary folder once. A record lets another process remove that after a crash. */
 export async function exportTo(
   parts: Parts,
   dir: string,
@@ -51,7 +51,7 @@ export async function exportTo(
     record = join(parts.layout.temporary, id + RECORD);
     await writeFile(record, staging, { flag: "wx", flush: true, mode: parts.layout.mode });
     await syncFolder(parts.layout.temporary);
-    // Other users must not be able to add files or links to it.
+    // Other users must not be able to add files or links to this folder.
     await mkdir(staging, 0o700);
     passArtifactPoint("export:begun");
     const done = await stage(join(staging, "files"), parts.pieces, entries, text);
@@ -68,10 +68,10 @@ export async function exportTo(
   }
 }
 
-/** The disk syncs several files in the time that it takes for one. */
+/** A disk syncs several files in the time that it takes for one. */
 const AT_ONCE = 16;
 
-/** Into a new folder: no link in it can lead out of it. */
+/** Writes the files into a new folder, so that no link in it can lead out of it. */
 async function stage(
   root: string,
   pieces: Parts["pieces"],
@@ -105,7 +105,7 @@ async function stage(
   return { files, bytes };
 }
 
-/** Calls `write` for several at once. After an error the others end before it is thrown: nothing may be written any more. */
+/** Calls `write` for several items at once. After an error it waits for the others, so that no write follows the rejection. */
 async function eachAtOnce<T>(all: AsyncIterable<T> | Iterable<T>, write: (one: T, i: number) => Promise<void>): Promise<void> {
   const running = new Set<Promise<void>>();
   const failures: unknown[] = [];
@@ -130,7 +130,7 @@ async function makeFolders(root: string, parts: string[], made: Set<string>): Pr
   for (const part of parts) {
     folder = join(folder, part);
     if (made.has(folder)) continue;
-    // On a disk without case it may exist in another spelling.
+    // On a disk that ignores case, the folder may exist in another spelling.
     await mkdir(folder, { recursive: true });
     made.add(folder);
   }
@@ -141,7 +141,7 @@ function* inPieces(lines: readonly string[]): Generator<Buffer> {
 }
 
 function manifestText(manifest: object): string {
-  // JSON would change some values silently.
+  // Reject values that JSON would change silently.
   toJson(manifest, "The manifest");
   return `${JSON.stringify(manifest, null, 2)}\n`;
 }
@@ -178,7 +178,7 @@ function taken(target: string, cause?: unknown): HoldfastError {
   );
 }
 
-/** A line for `sha256sum -c`: a name with a backslash or a line break is escaped, and `-` alone would be standard input. */
+/** Formats a line for `sha256sum -c`, which escapes backslashes and line breaks, and takes `-` for standard input. */
 function checksumLine(hash: string, name: string): string {
   const plain = name === "-" ? "./-" : name;
   const escaped = plain.replaceAll("\\", "\\\\").replaceAll("\n", "\\n").replaceAll("\r", "\\r");

@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { type DiskFault, explainDiskFault, HoldfastError } from "../core/text/errors.ts";
 import { folderModeOf } from "../core/text/text.ts";
 
-/** Creates and syncs a folder and its parents. `fileMode`: of the files in it; default: by the umask. */
+/** Creates and syncs a folder and its parents. `fileMode` is the mode of files in it; by default the umask decides. */
 export async function makeFolder(path: string, fileMode?: number): Promise<void> {
   const first = await mkdir(path, { recursive: true, ...(fileMode === undefined ? {} : { mode: folderModeOf(fileMode) }) });
   if (first === undefined) return;
@@ -16,7 +16,7 @@ export async function makeFolder(path: string, fileMode?: number): Promise<void>
   }
 }
 
-/** Windows cannot sync a folder, and need not. */
+/** Syncs a folder. Windows cannot sync a folder, and does not need to. */
 export async function syncFolder(path: string): Promise<void> {
   if (process.platform === "win32") return;
   await using handle = await open(path, "r");
@@ -33,7 +33,7 @@ export function syncFolderNow(path: string): void {
   }
 }
 
-/** Syncs a file that is open for reading; Windows rejects that. */
+/** Syncs a file that is open for reading. Windows rejects that, so the error is ignored there. */
 export async function syncRead(handle: { sync(): Promise<void> }): Promise<void> {
   try {
     await handle.sync();
@@ -44,13 +44,12 @@ export async function syncRead(handle: { sync(): Promise<void> }): Promise<void>
 
 const HASH = /^[0-9a-f]{64}$/;
 
-/** `ab/cdef…`: artifacts; `tmp`: files being written; `trash`: what a sweep is about to remove. */
+/** Paths of the artifact folder: `ab/cdef…` has artifacts, `tmp` files being written, `trash` what a sweep is about to remove. */
 export class Layout {
   readonly root: string;
   readonly temporary: string;
   readonly trash: string;
   readonly alive: string;
-  /** Of the files in it; artifacts themselves are read-only. */
   readonly mode: number;
 
   constructor(root: string, mode: number) {
@@ -61,7 +60,7 @@ export class Layout {
     this.alive = join(root, "alive");
   }
 
-  /** One of 256 folders. None is ever removed: another process may be about to add a file. */
+  /** Returns one of 256 folders. No process removes such a folder, because another one may be about to add a file. */
   shelfOf(hash: string): string {
     return join(this.root, checkHash(hash).slice(0, 2));
   }
@@ -71,7 +70,7 @@ export class Layout {
   }
 }
 
-/** A hash becomes part of a path, so nothing else may pass. */
+/** Rejects text that is not a hash, because a hash becomes part of a path. */
 export function checkHash(hash: string): string {
   if (isHash(hash)) return hash;
   throw new HoldfastError(
@@ -93,7 +92,7 @@ export function tokenOf(name: string): string | null {
   return /^([^-]+)-[0-9a-f]{16}(?:\.export)?$/.exec(name)?.[1] ?? null;
 }
 
-/** Writes and syncs a new file; returns its size. Its folder is not synced. `mode`: default: by the umask. */
+/** Writes and syncs a new file, but not its folder. Returns its size. By default the umask decides the mode. */
 export async function writeNew(path: string, pieces: AsyncIterable<Buffer> | Iterable<Buffer>, mode?: number): Promise<number> {
   await using handle = await open(path, "wx", mode);
   if (mode !== undefined) await handle.chmod(mode);

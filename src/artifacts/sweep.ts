@@ -3,7 +3,7 @@ import { readdir, readFile, rm, stat } from "node:fs/promises";
 import { basename, isAbsolute, join } from "node:path";
 import { faultOf, isAbsent, isHash, Layout, nameFor, passArtifactPoint, syncFolderNow, tokenOf } from "./folder.ts";
 
-// Its second call must wait for transactions that called `missing`: by SQLite's write lock, on PostgreSQL by a shared lock.
+// The second call must wait for transactions that called `missing`: by SQLite's write lock, on PostgreSQL by a shared lock.
 export type IsReferenced = (hashes: string[]) => Promise<ReadonlySet<string>>;
 
 export interface Swept {
@@ -66,7 +66,7 @@ async function sweepBatch(
       swept.bytes += bytes;
     }
   } finally {
-    // It is unknown whether they are referenced.
+    // If an error came first, it is unknown whether these artifacts are referenced.
     for (const name of aside) trash.restore(name);
   }
 }
@@ -90,7 +90,7 @@ async function untouched(layout: Layout, hashes: string[], cutoff: number): Prom
   return hashes.filter((_, i) => old[i]);
 }
 
-/** Fractions of a millisecond are not kept: a touch in the same millisecond as the sweep may be later. */
+/** Compares whole milliseconds, because a touch in the same millisecond as the sweep may be the later one. */
 function isOlder({ mtimeMs }: { mtimeMs: number }, cutoff: number): boolean {
   return Math.round(mtimeMs) < cutoff;
 }
@@ -102,8 +102,8 @@ interface TrashedArtifact {
 }
 
 /**
- * Holds what a sweep is about to remove. Only that sweep removes a file, by this name; any process may restore it. Whichever
- * comes first, the other finds nothing. All of it is synchronous: a store calls it inside its transaction.
+ * Holds what a sweep is about to remove. Only that sweep removes a file, by the name that it has here; any process may restore
+ * it. Whichever comes first, the other finds nothing. All of it is synchronous: a store calls it inside its transaction.
  */
 export class Trash {
   readonly #layout: Layout;
@@ -114,8 +114,8 @@ export class Trash {
     this.#now = now;
   }
 
-  // Null: missing, or touched since `cutoff`. Its time is read after the rename: a process that touches it by its own name did so
-  // before, or does not find it.
+  // Returns null if missing, or touched since `cutoff`. The time is read after the rename: a process that touches the artifact by
+  // its own name did so before, or does not find it.
   discard(hash: string, token: string, cutoff: number): TrashedArtifact | null {
     const artifact = { name: `${hash}.${nameFor(token)}`, hash, token };
     if (unlessAbsent(() => renameSync(this.#layout.fileOf(hash), this.#fileOf(artifact))) === null) return null;
@@ -136,11 +136,11 @@ export class Trash {
   restore(artifact: TrashedArtifact): boolean {
     const [from, to] = [this.#fileOf(artifact), this.#layout.fileOf(artifact.hash)];
     try {
-      // A link replaces no file: a newer copy may have been stored because this one was gone.
+      // Link instead of rename, so that a newer copy that was stored meanwhile is not replaced.
       linkSync(from, to);
     } catch (error) {
       if (isAbsent(error)) return false;
-      // A disk without links.
+      // The disk has no links.
       if (faultOf(error) !== "EEXIST" && unlessAbsent(() => renameSync(from, to)) === null) return false;
     }
     syncFolderNow(this.#layout.shelfOf(artifact.hash));
@@ -150,13 +150,13 @@ export class Trash {
 
   rescue(hash: string): boolean {
     const found = this.list().filter((artifact) => artifact.hash === hash);
-    // Restores all: one that stays would outlive its sweep.
+    // Restore all copies, because one that stays would outlive its sweep.
     if (found.map((artifact) => this.restore(artifact)).every((restored) => !restored)) return false;
     try {
       const now = this.#now() / 1_000;
       utimesSync(this.#layout.fileOf(hash), now, now);
     } catch (error) {
-      // The file belongs to another user, or is in the trash again; then the caller checks again.
+      // The file belongs to another user, or is in the trash again. In both cases the caller checks again.
       if (!isAbsent(error) && faultOf(error) !== "EPERM") throw error;
     }
     return true;
@@ -184,7 +184,7 @@ function unlessAbsent<T>(run: () => T): T | null {
   }
 }
 
-/** A writer on another host cannot be proven dead: its file is removed after this time. If it is alive, its put is rejected. */
+/** A writer on another host cannot be proven dead, so its file is removed after this time. A live writer's put is rejected. */
 const SILENCE_MS = 7 * 86_400_000;
 
 /** The suffix of an export's record in `tmp`, and the prefix of its temporary folder. */
@@ -200,7 +200,7 @@ export async function clearOrphanedFiles(layout: Layout, trash: Trash, alive: Li
     return life;
   };
 
-  // Also of unknown processes: restoring is never wrong.
+  // Restore also for unknown processes: restoring does no harm.
   for (const name of trash.list()) if (lifeOf(name.token) !== "alive") trash.restore(name);
 
   for (const name of await readdir(layout.temporary)) {
@@ -209,12 +209,12 @@ export async function clearOrphanedFiles(layout: Layout, trash: Trash, alive: Li
     const life = lifeOf(token);
     const path = join(layout.temporary, name);
     if (life === "alive" || (life === "unknown" && !(await isSilent(path, now)))) continue;
-    // The folder first: without its record it would never be found.
+    // Remove the folder first, because no process could find it without its record.
     if (name.endsWith(RECORD)) await removeStaging(path, name.slice(0, -RECORD.length));
     await rm(path, { recursive: true, force: true });
   }
 
-  // Last: a forgotten token proves nothing any more.
+  // Forget tokens last, because a forgotten token proves nothing any more.
   for (const [token, life] of lives) if (life === "dead") alive.forget(token);
   alive.sweep(new Set(lives.keys()));
   alive.keepOnly(new Set());
@@ -229,19 +229,18 @@ async function isSilent(path: string, now: number): Promise<boolean> {
   }
 }
 
-/** The path comes from a file: it must be the temporary folder of this very record. */
+/** Removes a temporary folder, whose path comes from a file. Anything but the folder of this very record is left alone. */
 async function removeStaging(record: string, name: string): Promise<void> {
   const path = await readFile(record, "utf8").catch(() => "");
   if (!isAbsolute(path) || basename(path) !== STAGING_PREFIX + name) return;
   await rm(path, { recursive: true, force: true });
 }
 
-/** Which of the writing processes live. It needs locks that the kernel frees, which the caller provides: the store's `Alive`. */
+/** Tells which writing processes are alive. The caller provides it, because it needs locks that the kernel frees (`Alive`). */
 export interface Liveness {
   hold(): string;
-  /** "dead" is proven; "unknown" proves nothing. */
+  /** "dead" is proven. "unknown" proves nothing. */
   probe(token: string): "alive" | "dead" | "unknown";
-  /** Called for a dead process of which nothing is left. */
   forget(token: string): void;
   keepOnly(tokens: ReadonlySet<string>): void;
   sweep(tokens: ReadonlySet<string>): void;

@@ -23,9 +23,9 @@ export interface Stored {
   size: number;
 }
 
-/** Written at once: all the memory that a put takes. */
+/** Bytes written at once, which is all the memory that a put takes. */
 const PIECE = 256 * 1024;
-/** Up to this size hashing twice is cheaper than writing an artifact that exists. */
+/** Up to this size, hashing twice is cheaper than writing an artifact that exists. */
 const SMALL = 4 * 1024 * 1024;
 
 export class Writer {
@@ -46,7 +46,7 @@ export class Writer {
       if (await this.#isThere(known)) return known;
     }
     const path = join(this.#layout.temporary, nameFor(token));
-    // An artifact never changes, also if a handler gets its path.
+    // An artifact never changes, even if a handler gets its path.
     const mode = this.#layout.mode & 0o444;
     const handle = await open(path, "wx", mode).catch(explained(this.#layout.root));
     try {
@@ -109,8 +109,8 @@ export class Writer {
   }
 
   /**
-   * Whether the artifact exists undamaged; a damaged one is to be replaced. Touches it by its own name, after which no earlier
-   * sweep removes it; a faster sweep has renamed it, and it is missing. Syncs it: the process that stored it may not have yet.
+   * Whether the artifact exists undamaged. The touch by its own name protects it from every earlier sweep; if a sweep was faster,
+   * the artifact is missing. It is synced, because the process that stored it may not have done so yet.
    */
   async #isThere({ hash, size }: Stored): Promise<boolean> {
     const path = this.#layout.fileOf(hash);
@@ -125,7 +125,7 @@ export class Writer {
       await syncFolder(this.#layout.shelfOf(hash));
       return true;
     } catch (error) {
-      // A file of another user cannot be touched, and a bad sector cannot be read; both can be replaced.
+      // A file of another user cannot be touched, and a bad sector cannot be read. The caller replaces both.
       if (isAbsent(error) || ["EPERM", "EACCES", "EIO"].includes(faultOf(error) ?? "")) return false;
       throw explain(error, this.#layout.root);
     } finally {
@@ -133,7 +133,7 @@ export class Writer {
     }
   }
 
-  /** Syncs the folder's name: the process that created it may not have yet. */
+  /** Creates the folder and syncs its name, because a process that created it before may not have synced it. */
   async #makeShelf(hash: string): Promise<void> {
     const shelf = this.#layout.shelfOf(hash);
     if (this.#shelves.has(shelf)) return;
@@ -153,7 +153,6 @@ function refuseRemoved(error: unknown): never {
   );
 }
 
-/** Bytes, text (as UTF-8), a stream of either, or the content of a file. */
 export type ArtifactData = Uint8Array | string | Readable | { path: string };
 
 function bytesOf(data: ArtifactData): Uint8Array | null {
@@ -177,7 +176,7 @@ async function* piecesOf(data: ArtifactData): AsyncGenerator<Uint8Array> {
   }
 }
 
-/** Rejects what cannot be stored. Listens to a stream from now on: an error event without a listener would end the process. */
+/** Rejects what cannot be stored. Listens to a stream at once, because an error event without a listener ends the process. */
 function accept(data: ArtifactData): void {
   if (typeof data === "string" || data instanceof Uint8Array) return;
   if (data instanceof Readable) {
@@ -193,7 +192,7 @@ function streamOf(data: Readable | { path: string }): Readable {
   return data;
 }
 
-/** An ended stream gives no bytes and no error: it would be stored as an empty artifact. */
+/** Rejects an ended stream: it yields neither bytes nor an error, and would be stored as an empty artifact. */
 function refuseOver(stream: Readable): void {
   if (stream.errored) throw stream.errored;
   if (!stream.readable) throw invalid("The stream is over already, or was destroyed", "Give a stream that no other code reads.");
