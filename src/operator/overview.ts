@@ -331,7 +331,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     const lag = oldestAt === null ? 0 : overview.at - oldestAt;
     if (failures === 0 && lag < SINK_LAG_MS) continue;
     const message = `sink ${name} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${ageText(lag)}`;
-    // Not grave: a sink delays only itself.
+    // A sink delays only itself, so this alarm is not grave.
     alarms.push(alarm("SINK_BEHIND", false, message, "holdfast events sinks"));
   }
   if (overview.wal !== null && isLong(overview.wal)) alarms.push(ofWal(overview.wal));

@@ -118,7 +118,7 @@ function cookieOf(request: Request): string | null {
   return all.match(new RegExp(`(?:^|; )${cookieName(request)}=([\\w-]+)`))?.[1] ?? null;
 }
 
-/** The name contains the port, because browsers share cookies over all ports of a host. */
+/** Returns a name that contains the port, because browsers share cookies over all ports of a host. */
 function cookieName(request: Request): string {
   return `holdfast-session-${new URL(request.url).port || "default"}`;
 }

@@ -34,7 +34,7 @@ export interface CrashOptions extends ProgramOptions {
   memory?: number;
   /** "heap" limits V8's heap; "kernel" also SQLite, buffers and native modules: needs Linux and `when`. Default: "heap". */
   limit?: "heap" | "kernel";
-  /** For a power cut: the database, and where its image goes. `torn`: a number that selects unsynced sectors to keep. */
+  /** The database and the place of its image, for a power cut. `torn` is a number that selects unsynced sectors to keep. */
   image?: { from: string; to: string; torn?: number };
   /** Without `when` or its end after this time, the program is killed and the test fails. Default: "60s". */
   timeout?: Duration;

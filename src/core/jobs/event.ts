@@ -125,7 +125,7 @@ const MAX_HELD_EVENTS = 1_000;
 const MAX_EVENTS_AHEAD = 10_000;
 
 interface HeldSubject {
-  /** In order. The sink refused the first event; the others wait behind it. */
+  /** The sink refused the first event. The others wait behind it, in order. */
   events: Event[];
   refusals: number;
   retryAt: number;

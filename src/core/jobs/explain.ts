@@ -23,7 +23,7 @@ export interface Explanation {
   state: JobState;
   reason: (typeof WAIT_REASONS)[number];
   message: string;
-  /** When the reason ends by itself, as far as is known. */
+  /** When the reason ends by itself, if that is known. */
   until?: number;
   /** How many jobs of its queue are claimed before it, counted up to 10,000. */
   ahead?: number;

@@ -117,7 +117,7 @@ export function finalState(errors: readonly string[]): "completed" | "failed" {
   return wasSuccessful(errors) ? "completed" : "failed";
 }
 
-/** Returns the process that continues an open report: the one that began it, unless that one is dead or has exited (`isGone`). */
+/** Returns the process that continues an open report: the one that began it, unless it is dead or has exited (`isGone`). */
 export function reportOwner(open: { owner: number | null }, by: number, isGone: (owner: number) => boolean): number {
   return open.owner === null || isGone(open.owner) ? by : open.owner;
 }

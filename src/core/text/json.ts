@@ -96,7 +96,7 @@ function visitArray(array: unknown[], walk: Traversal): Unrepresentable | null {
     const bent = visit(array[i], walk);
     if (bent !== null) return { path: `[${i}]${bent.path}`, is: bent.is };
   }
-  // For example the result of `"text".match(pattern)`.
+  // An array may have properties of its own, such as the result of `"text".match(pattern)`.
   const own = isKey ? Reflect.ownKeys(array).length - 1 : Object.keys(array).length;
   if (own > array.length) return { path: "", is: "an array with properties of its own" };
   above.pop();

@@ -144,7 +144,7 @@ function checkId(id: string, path: string): string {
   throw invalidName(path, `has more than ${MAX_ID_BYTES} bytes with its path`);
 }
 
-/** In a folder with both files, the later one takes precedence. */
+/** If a folder has both files, the rules of the later one take precedence. */
 const IGNORE_FILES: ReadonlySet<string> = new Set([".gitignore", ".holdfastignore"]);
 
 /** Adds a folder's rules to a copy of its parent's, because rules cache every path that they were asked about. */

@@ -92,7 +92,7 @@ export class ChangeFeed {
     this.#publish({ own: false, ready: null, ended: [] });
   }
 
-  /** While the snapshot of transactions stays the same, no process has committed anything. */
+  /** Looks for commits. As long as the snapshot of transactions stays the same, no process has committed anything. */
   async #look(): Promise<void> {
     const [row] = (await this.#options.send("select pg_current_snapshot()::text")) as [[string]];
     if (row[0] === this.#snapshot) return;

@@ -71,7 +71,7 @@ export class ExistingJobsLookUp {
       chosen: `
         select one.id, one.name, one.job, coalesce(job.state, one.ended)
         from ${s}.ids as one left join ${s}.jobs as job on job.key = one.job where one.id = any($1::text[])`,
-      // By jobs_slot. The statement that locks has its own name, because its plan differs.
+      // Uses jobs_slot. The statement that locks has its own name, because its plan differs.
       slots,
       lockSlots: `${slots} order by key for no key update`,
       replaced: `

@@ -56,7 +56,7 @@ export class Limits {
         union
         select job.lane from unnest($2::bigint[]) as ended (key) join ${s}.waits on waits.upstream = ended.key
         cross join lateral (select lane, limits from ${s}.jobs where key = waits.job offset 0) as job where job.limits is not null`,
-      // By counters_due. An instant further away than the longest rate was written before the clock was set back.
+      // Uses counters_due. An instant further away than the longest rate was written before the clock was set back.
       due: `
         with clock as materialized (select ${s}.clock($2) as now)
         ${due("<= clock.now")} union all ${due("> clock.now + $3")}`,
@@ -213,7 +213,7 @@ function limitReads(s: string): LimitReads {
   const counters = `
     select usage.* from unnest(cast(:rules as bigint[]), cast(:keys as text[])) as asked (asked_rule, asked_key) cross join lateral (
       select ${USAGE} from ${s}.counters where rule = asked_rule and key = asked_key offset 0) as usage`;
-  // In the order of the index, beyond the counter's own jobs: for `counter =` a plan that expects few rows would sort a
+  // Reads in the order of the index, beyond the counter's own jobs: for `counter =` a plan that expects few rows would sort a
   // million parked jobs. The limit is part of the text, because for an unknown number a plan expects the worst.
   const parked = (most: number) => `
     select head.* from unnest(cast(:ids as bigint[])) as asked_rule (id) cross join lateral (

@@ -202,7 +202,7 @@ export class PostgresStore implements Store {
     return this.#userTransactions.enqueue(tx, jobs);
   }
 
-  /** Declares in a transaction of its own, because one that stays open for long must not lock rows that all processes share. */
+  /** Declares in a transaction of its own: one that stays open for long must not lock rows that all processes share. */
   async #declare(jobs: readonly NewJob[]): Promise<void> {
     const { settings, catalog } = this.#parts.jobParts;
     if (jobs.every((job) => settings.isSilent(job)) && catalog.isKnown(jobs)) return;

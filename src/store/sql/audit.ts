@@ -73,7 +73,7 @@ export class Audit {
       head = next;
       return { ...record, hash: next.hash };
     });
-    // In this order, so that the head never points to a missing entry.
+    // The entry is written before the head, so that the head never points to a missing entry.
     yield* together(db.all(this.#sql.add, { rows: JSON.stringify(rows) }), db.all(this.#sql.move, { ...head }));
     db.audited?.(head);
   }

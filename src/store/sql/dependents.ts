@@ -149,7 +149,7 @@ function statements(dialect: Dialect, takesSlot: string) {
     waiting: `
       select key, lane, priority, run_at as "runAt", created_at as "createdAt", limits from ${table("jobs")}
       where ${jobs("key")} and state = 'waiting' order by key`,
-    // Without a join with a list, because PostgreSQL may have planned for short ones. run_at: now the job waits for a worker.
+    // A join with a list is avoided: PostgreSQL may have planned for short ones. run_at: now the job waits for a worker.
     unblock: `
       update ${table("jobs")} as job set state = 'pending', gate = :gate, run_at = ${dialect.greatest("run_at", ":now")}${takesSlot}
       where ${jobs("key")} and state = 'waiting'`,

@@ -16,7 +16,7 @@ export function isHeld({ table }: Dialect, now = ":now"): string {
       where held.key = lock.job and held.fence = lock.fence and coalesce(held.state, '') = 'running')))`;
 }
 
-// For statements that change the lock. One that waited for the row on PostgreSQL sees the jobs as they were when it began: a
+// Condition for statements that change the lock. One that waited for the row on PostgreSQL sees the jobs as of its begin: a
 // claim that was bound meanwhile is not running there yet, and must not be mistaken for one that has ended.
 export function isOver(dialect: Dialect, now = ":now"): string {
   return `(

@@ -32,7 +32,7 @@ interface Parts {
   attempts: Attempts;
 }
 
-/** Beside the job's row, to not rewrite its input. That row is locked first, so the attempt's end comes before or after. */
+/** Stores notes beside the job's row, whose input is not rewritten. The row is locked first: the attempt ends before or after. */
 export class Notes {
   readonly #parts: Parts;
   readonly #guard: RowGuard;

@@ -403,7 +403,7 @@ function statements(dialect: Dialect, guard: RowGuard) {
     job: `select state, created_at as "createdAt" from ${dialect.table("jobs")} where key = :lastJob`,
     remove: `delete from ${table} where key = :key returning ${COLUMNS}`,
     pause: `update ${table} set paused = true where key = :key and not paused`,
-    // Only from paused, because a resume that changes nothing must not skip a tick that is due.
+    // Resume only a paused schedule: a resume that changes nothing must not skip a tick that is due.
     resume: `update ${table} set paused = false, next_at = :nextAt where key = :key and revision = :revision and paused`,
   };
 }

@@ -354,7 +354,7 @@ function statements(dialect: Dialect) {
   const lease = `
     select key as job, fence, holder, expires_at as "expiresAt", lease, expires_at - :now as "left" from ${dialect.running} as running`;
   return {
-    // By an index on the earliest expiry; with nothing expired it reads one index page.
+    // Uses an index on the earliest expiry: if nothing has expired, it reads one index page.
     expired: `${lease} where bound <= :now and expires_at <= :now order by expires_at, key limit :limit`,
     stale: `
       ${lease} where expires_at <= :now or (:skewed and expires_at > :now + lease) or ${dialect.in("holder", "bigint", ":dead")}

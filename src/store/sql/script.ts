@@ -86,7 +86,7 @@ export interface Tx extends Reads {
   /** Writes an audit entry when everything else is done. Absent if entries are written at once. */
   atLast?(entry: NewAuditEntry): void;
   audited?(head: AuditHead): void;
-  /** Only for code that changes rows by other means than `run` and `returning`. */
+  /** Tells that rows were changed by other means than `run` and `returning`. */
   wrote(): void;
 }
 
@@ -191,7 +191,7 @@ export interface Enqueue {
 /** Checksums in the rows of a table, if the database keeps them. Texts begin with a comma, and are empty without checksums. */
 export class RowGuard {
   readonly isOn: boolean;
-  /** To insert: the column, its parameter, and its update in a conflict. */
+  /** For an insert: the column, its parameter, and its update in a conflict. */
   readonly column: string;
   readonly value: string;
   readonly update: string;

@@ -68,7 +68,7 @@ export class DecidedClaim {
       setGates: `
         update ${s}.jobs as job set gate = asked.gate from unnest($1::bigint[], $2::text[]) as asked (key, gate)
         where job.key = asked.key and coalesce(job.gate, '') = 'time'`,
-      // $5: whether a suspect may be claimed; null: if the process $6 holds none.
+      // $5 says whether a suspect may be claimed. Null: one may be if the process $6 holds none.
       heads: `
         with clock as materialized (select ${s}.clock($1) as now),
         lane as (

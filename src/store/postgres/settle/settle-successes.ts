@@ -83,7 +83,7 @@ export class SettleSuccesses {
   #statement(tx: Tx, plain: readonly Settlement[]): { sql: Statements; values: Value[] } {
     const settings = this.#settings.assumed(tx);
     const isQuiet = (queue: string) => !settings.recordsEvents(queue) && settings.keep(queue, "succeeded") === undefined;
-    // Lanes whose queues write no events and keep successes for ever; null: all lanes.
+    // Lanes whose queues write no events and keep successes for ever. Null stands for all lanes.
     const lanes =
       settings.hasEvents || settings.hasRetention
         ? [...this.#catalog.lanes()].flatMap(({ id, queue }) => (isQuiet(queue) ? [id] : []))

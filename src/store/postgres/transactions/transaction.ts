@@ -137,7 +137,7 @@ export class Transaction extends ScriptTx implements Tx {
     return this.#session.rows<Row>(text, values);
   }
 
-  /** Leaves the receipt and checks the assumptions; null if nothing was written. If sent ahead, it counts if it stays the last. */
+  /** Leaves the receipt and checks the assumptions; null if nothing was written. One sent ahead counts if it stays last. */
   end(receipts: Receipts): Promise<number | null> {
     if (this.#end?.sent !== this.#sent) {
       const receipt = this.#leave(receipts);

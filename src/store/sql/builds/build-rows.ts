@@ -160,7 +160,7 @@ function runsSql(dialect: Dialect, guard: RowGuard) {
     lockUnended: `${lock} where ${unended}`,
     newest: `
       ${read} where pipeline = :pipeline and (cast(:state as text) is null or state = :state) order by key desc limit 1`,
-    // By builds_pipeline, with a seek from each pipeline to the next: the number of builds does not matter.
+    // Uses builds_pipeline, and seeks from each pipeline to the next, so that the number of builds does not matter.
     newestOfEach: `
       with recursive known (name) as (
         select min(pipeline) from ${builds}
@@ -273,7 +273,7 @@ function orchestratorLocksSql(dialect: Dialect) {
     beat: `update ${leads} set beat_at = :now where pipeline = :pipeline and token = :token`,
     release: `delete from ${leads} where build = :build`,
     orchestratedBy: `${read} where lead.holder = :holder order by build.key`,
-    // By builds_unended: its condition is repeated so that the planner recognises it.
+    // Uses builds_unended, whose condition is repeated so that the planner recognizes it.
     withoutOrchestrator: `
       select build.key, build.id, lead.pipeline as lock from ${builds} as build
         left join ${leads} as lead on lead.pipeline = build.pipeline and lead.build = build.key

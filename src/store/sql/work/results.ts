@@ -351,7 +351,7 @@ export class ResultBatch {
     return { key, again };
   }
 
-  /** Gives a target, from this build on, a result of an earlier build or another target. Null: it has no result any more. */
+  /** Gives a target, from this build on, a result of an earlier build or another target, or none if `result` is null. */
   reuse(by: Pick<NewResultRow, "build" | "pipeline" | "stage" | "path" | "target">, result: ResultKey | null, at: number): void {
     const { build, pipeline, stage, path, target } = by;
     this.#replace(by);

@@ -242,7 +242,7 @@ function workSql(dialect: Dialect) {
     queue: `select queue from ${table("builds")} where key = :build`,
     costs: `select stage, attempts, micros, tokens from ${table("stage_costs")} where pipeline = :pipeline`,
     artifacts: artifacts("(cast(:stage as text) is null or stage = :stage) and (cast(:path as text) is null or path = :path)"),
-    // By the whole key: an export asks for each result, and would otherwise read all artifacts of the build each time.
+    // Searches by the whole key: an export asks for each result, and would otherwise read all artifacts of the build each time.
     artifactsOfOne: artifacts("stage = :stage and path = :path"),
   };
 }
