@@ -343,6 +343,9 @@ for (const store of STORES) {
         older.items.map(({ seq }) => seq),
         [2],
       );
+      // A number far beyond the newest entry is answered at once, too.
+      const before = "999999999999999";
+      assert.deepEqual((await one.call<{ items: unknown[] }>("audit.list", { query: { before } })).items.length, 3);
       await one.call("audit.verify");
       await one.call("doctor");
       const { items: events } = await one.call<{ items: { type: string }[] }>("events.list", { query: { types: "queue.*" } });

@@ -105,9 +105,10 @@ export const OPERATE_ROUTES = [
       const of = definedOnly({ subject });
       if (before === undefined)
         return { items: (await operator.auditEntries({ after: 0, limit, last: true, ...of })).toReversed() };
+      const [newest] = await operator.auditEntries({ after: 0, limit: 1, last: true });
       // Read backwards in windows, because the entries of one subject may be far apart.
       const items: AuditEntry[] = [];
-      for (let end = before - 1; end > 0 && items.length < limit; end -= AUDIT_WINDOW) {
+      for (let end = Math.min(before - 1, newest?.seq ?? 0); end > 0 && items.length < limit; end -= AUDIT_WINDOW) {
         const after = Math.max(0, end - AUDIT_WINDOW);
         const entries = await operator.auditEntries({ after, limit: end - after, ...of });
         items.push(...entries.filter(({ seq }) => seq <= end).toReversed());
