@@ -8,6 +8,7 @@ import {
   type StoredToken,
 } from "../../../core/pipelines/budget.ts";
 import { type BuildTransition, hasEnded } from "../../../core/pipelines/build.ts";
+import { crashError } from "../../../core/jobs/retry.ts";
 import { buildId, type BuildKey, type ProcessId } from "../../../core/text/ids.ts";
 import {
   type Approval,
@@ -359,7 +360,7 @@ export class Retries {
 }
 
 /** A quarantined target may have killed the orchestrator: a supervisor that restarts it would run the target for ever. */
-const CRASHED = `'{"name":"CrashError","code":"CRASHED"%'`;
+const CRASHED = `'${JSON.stringify(crashError(0)).split('"message"', 1)[0]}%'`;
 
 function retriesSql(dialect: Dialect) {
   const results = dialect.table("results");
