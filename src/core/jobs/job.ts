@@ -66,7 +66,7 @@ export interface Job<In = unknown, Out = unknown> {
   finishedAt?: number;
   /** Name that the claim of a running job was given, else the worker's host and pid. */
   worker?: string;
-  /** Host of a running job's process. A claim by hand that no process renews has none. */
+  /** Host of the process that runs the job. A claim by hand that no process renews has none. */
   host?: string;
   pid?: number;
   leaseExpiresAt?: number;

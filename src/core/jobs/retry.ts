@@ -62,7 +62,7 @@ export function decide(history: History, policy: Policy, outcome: Outcome, rando
     case "interrupted":
       return interrupted({ ...history, attempt: history.attempt - 1 }, policy, 0);
     case "stalled":
-      // A stall ends the job only beyond the limit, not at it, because the first stall may be a suspended process.
+      // A stall ends the job only beyond the limit, not at it, because a suspended process stalls once.
       return afterCrash(history, policy, { limit: policy.crashes + 1, error: stallError, random });
     case "crashed":
       return afterCrash(history, policy, { limit: policy.crashes, error: crashError, random });
