@@ -189,8 +189,9 @@ for (const store of ["SQLite", "PostgreSQL"] as const) {
     };
 
     for (const [what, { leave, lines, counts }] of Object.entries(CRASHES)) {
-      // The words come from the same plan, which the next test compares on both databases.
+      // Words and numbers come from one plan: `npm test` compares the words on SQLite and the numbers on PostgreSQL.
       const inWords = store === "PostgreSQL" ? testAllOnly : {};
+      const inNumbers = store === "SQLite" && !noServer ? testAllOnly : {};
       test(`--dry-run names what recover then does, in the same words, after ${what}`, inWords, async (t) => {
         const { place, db, where } = await sceneFor(t);
         await leave({ place, db, where });
@@ -204,7 +205,7 @@ for (const store of ["SQLite", "PostgreSQL"] as const) {
         assert.match((await place.run(["recover", ...where])).stdout, /^Nothing to recover\.\n/);
       });
 
-      test(`recover, its JSON, the report and status give the same numbers after ${what}`, async (t) => {
+      test(`recover, its JSON, the report and status give the same numbers after ${what}`, inNumbers, async (t) => {
         const { place, db, where } = await sceneFor(t);
         await leave({ place, db, where });
         const { recovery: earlier } = await place.json<Status>(["status", ...where]);

@@ -12,7 +12,7 @@ wherever((stage, place) => {
   describe("builds of real processes", { concurrency: 2 }, () => {
     let position = 0;
     const test = (name: string, body: (t: TestContext) => Promise<void>): void => {
-      void nodeTest(name, firstOnServer(place, 3, position++), body);
+      void nodeTest(name, firstOnServer(place, 4, position++), body);
     };
 
     test("ten builds in a row, with one file changed each time, run exactly that file's stages", async (t) => {

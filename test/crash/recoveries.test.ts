@@ -25,7 +25,7 @@ wherever((stage, place) => {
   describe("after a crash", { concurrency: 2 }, () => {
     let turn = 0;
     const trial = (promise: string, attempt: (t: TestContext) => Promise<void>) => {
-      void test(promise, firstOnServer(place, 2, turn++), attempt);
+      void test(promise, firstOnServer(place, 4, turn++), attempt);
     };
 
     test("the next process that opens the database reclaims everything, and writes one report", async (t) => {
@@ -75,7 +75,7 @@ wherever((stage, place) => {
       for (const moment of variantsAt(place, MOMENTS, turn)) {
         test(
           `a recovery killed at ${step}:${moment} is continued by the next process: nothing is left, or counted twice`,
-          firstOnServer(place, 2, turn),
+          firstOnServer(place, 4, turn),
           async (t) => {
             const scene = await stage(t);
             const doomed = await leftBehind(scene);

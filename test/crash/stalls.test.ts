@@ -26,7 +26,7 @@ const SKEWED = 2_500;
 wherever((stage, place) => {
   let turn = 0;
   const trial = (promise: string, attempt: (t: TestContext) => Promise<void>) => {
-    void test(promise, firstOnServer(place, 3, turn++), attempt);
+    void test(promise, firstOnServer(place, 4, turn++), attempt);
   };
   describe("a lease that runs out under a living process", { concurrency: 3 }, () => {
     trial(
