@@ -5,7 +5,7 @@ import type { Store } from "../store/store.ts";
 
 export type MatchingAction = "retry" | "cancel" | "remove";
 
-/** `matched`: jobs that match and are in a state that allows the action. `changed`: those of them that it changed. */
+/** Result of an action on all matching jobs: how many matched in a state that allows it, and how many of them it changed. */
 export interface MatchingResult {
   matched: number;
   changed: number;
@@ -17,10 +17,10 @@ const ACTIONS: Record<MatchingAction, { call: string; done: string; states: read
   remove: { call: "removeAll", done: "removed", states: FINISHED_STATES },
 };
 
-/** Jobs of one transaction: a claim waits for no more than that. */
+/** Jobs per transaction. A claim waits for at most one such transaction. */
 const BATCH_SIZE = 50;
 
-/** From the newest down: each job is met once, and none that is added meanwhile. After a crash, the same call continues. */
+/** Changes matching jobs from the newest down, so that it meets each job once and no later ones. Call it again after a crash. */
 export async function changeMatching(store: Store, action: MatchingAction, filter: JobFilter): Promise<MatchingResult> {
   const result: MatchingResult = { matched: 0, changed: 0 };
   for await (const jobs of matching(store, selectionOf(action, filter), BATCH_SIZE)) {
@@ -50,7 +50,7 @@ async function* matching(store: Store, selection: JobSelection, limit: number): 
 }
 
 const CHANGES: Record<MatchingAction, (store: Store, jobs: readonly Job[]) => Promise<number>> = {
-  // Calls of one turn share a commit. A job whose key another job has by now stays as it is.
+  // Calls of one turn share a commit. A job stays as it is if another job has its key by now.
   retry: (store, jobs) => countTrue(jobs.map(({ id }) => store.retry(id))),
   cancel: (store, jobs) => countTrue(jobs.map(({ id }) => store.cancel(id))),
   remove: async (store, jobs) => {
@@ -78,7 +78,7 @@ function selectionOf(action: MatchingAction, filter: JobFilter): JobSelection {
   );
 }
 
-/** Of the input only the paths: the audit has no inputs. */
+/** Keeps only the paths of the input, because the audit must not contain inputs. */
 function audited({ input, ...filter }: JobFilter): object {
   return input === undefined ? filter : { ...filter, input: Object.keys(input) };
 }

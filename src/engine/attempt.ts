@@ -45,12 +45,12 @@ export class Attempt implements LeaseOwner, Settlement {
   slot = -1;
   /** Set when the lease is gone: the store rejects every later write of the handler. */
   lost: LossReason | null = null;
-  /** Jobs that the handler enqueued, and callbacks of `commit`: both run in the transaction of a success, or not at all. */
+  /** Jobs that the handler enqueued. Like the callbacks in `commit`, they take effect only in the transaction of a success. */
   followUps: NewJob[] | undefined;
   commit: CommitRows[] | undefined;
   work: WorkEnd | undefined;
   decided: Next | undefined;
-  /** By the monotonic clock. */
+  /** In milliseconds of the monotonic clock. */
   startedAt = 0;
   runMs = 0;
   span: AttemptSpan | null = null;
@@ -79,7 +79,7 @@ export class Attempt implements LeaseOwner, Settlement {
     this.#controller.abort(abortReason(code, this.claimed.id));
   }
 
-  /** `fetch`, timers and streams throw an AbortError when their signal aborts without passing the reason on. */
+  /** Whether stopping caused the error. `fetch`, timers and streams throw an AbortError instead of the signal's reason. */
   isInterruption(error: unknown): boolean {
     return this.#aborted === "STOPPING" && (error === this.signal.reason || toJobError(error).name === "AbortError");
   }
@@ -91,7 +91,7 @@ export class Attempt implements LeaseOwner, Settlement {
   }
 }
 
-/** Plain properties, so that a handler may spread it. */
+/** Builds the context from plain properties, so that a handler may spread it. */
 function contextFor(engine: Engine, progress: ProgressWriter, attempt: Attempt, input: unknown): JobContext<unknown> {
   const { claimed, runnable } = attempt;
   return {
@@ -198,7 +198,7 @@ export function abortReason(code: AbortCode, id: string): HoldfastError {
   }
 }
 
-/** Compares names too: an app may hold two copies of this package. */
+/** Turns a thrown value into an outcome. It compares names too, because an app may load two copies of this package. */
 export function outcomeOf(thrown: unknown, clock: Clock): Outcome {
   const error = toJobError(thrown);
   if (error.name === "NonRetryableError" || thrown instanceof NonRetryableError) return { kind: "error", error, retry: false };
@@ -223,7 +223,7 @@ export function writableOutcome(outcome: Outcome, thrown: unknown): Outcome {
   return "error" in outcome ? { ...outcome, error: toJobError(thrown) } : outcome;
 }
 
-/** Every error becomes an outcome. A synchronous handler is finished when `run` returns: a promise per job is expensive. */
+/** Runs handlers and turns every error into an outcome. Synchronous handlers finish without a promise, which is expensive. */
 export class Executor {
   readonly #engine: Engine;
   readonly #progress: ProgressWriter;
@@ -287,7 +287,7 @@ export class Executor {
         );
       } else this.#onOutput(attempt, checked);
     } catch (error) {
-      // Another attempt would return the same.
+      // Fail without a retry, because another attempt would return the same value.
       this.#finish(attempt, permanentFailure(error));
     }
   }
@@ -311,7 +311,7 @@ export class Executor {
 
 export class Runnables {
   readonly #runnables = new Map<string, Runnable>();
-  /** The same list for every claim, so that the store can cache what it matches. */
+  /** Every claim gets the same list, so that the store can cache what it matches. */
   readonly #sources: ClaimSource[] = [];
   readonly #bounded: Runnable[] = [];
 

@@ -32,15 +32,12 @@ export interface ClaimOptions {
   wait?: Duration;
 }
 
-/** A job in hand. Disposing of it releases it, unless it was settled. */
+/** A job that the caller has claimed. Disposing of the claim releases the job, unless it was settled. */
 export interface Claim<In = unknown> extends AsyncDisposable {
   readonly job: Job<In>;
   readonly signal: AbortSignal;
   renew(lease?: Duration): Promise<void>;
-  /**
-   * Records the success. `commit` writes rows of your own tables in the same transaction; what it throws is thrown, nothing is
-   * committed, and the claim is still held.
-   */
+  /** Records a success. `commit` writes your rows in the same transaction; if it throws, nothing commits and the claim lasts. */
   succeed(output?: unknown, options?: { commit?: CommitRows }): Promise<void>;
   fail(error: unknown, options?: { retry?: boolean; delay?: Duration }): Promise<void>;
   release(): Promise<void>;
@@ -53,7 +50,7 @@ export interface AnyVersion {
 export interface ClaimHandle {
   refuseClosed: () => void;
   over: AbortSignal;
-  /** False: the claim is only for its token, and its `signal` is not kept up to date. Default: true. */
+  /** False: the caller uses only the claim's token, so its `signal` is not kept up to date. Default: true. */
   isWatched?: boolean;
 }
 
@@ -76,7 +73,7 @@ export async function claimByHand<In>(
   const wait = options.wait === undefined ? 0 : toMillis(options.wait, "wait");
   const until = engine.clock.monotonic() + wait;
   engine.requireKeeper();
-  // A process that is about to die may hold the job, and the next tick of a schedule may create it.
+  // The job may come from a process that dies while the caller waits, or from the next tick of a schedule.
   if (wait > 0) engine.janitor.start();
   if (wait > 0) engine.scheduler.start();
   for (;;) {
@@ -142,7 +139,7 @@ async function tryOnce(
   }
 }
 
-/** A stored input that the definition's schema no longer accepts is quarantined, not handed out. */
+/** Returns the outcome that quarantines a job whose stored input the definition's schema no longer accepts; else null. */
 async function findMisfit(def: Definition, claimed: Claimed): Promise<Outcome | null> {
   if (def.input === undefined) return null;
   try {
@@ -248,7 +245,7 @@ class HandClaim implements Claim {
 
   #addLease(before: number): number {
     const slot = this.#engine.hold(this.#claimed, { lease: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
-    // Claims by hand have no timeout: the holder decides, as long as this process lives.
+    // A claim by hand has no timeout: its holder may keep it as long as this process lives.
     this.#engine.leaseTable.start(slot, Number.MAX_SAFE_INTEGER);
     this.#engine.rescheduleKeeper();
     return slot;
@@ -290,7 +287,7 @@ function failureOf(error: unknown, options: { retry?: boolean; delay?: Duration 
   return outcome;
 }
 
-/** Nothing renews a lease held by hand, so nothing would notice its loss: inspect it after each commit. */
+/** Inspects a lease after each commit: nothing renews a lease held by hand, so nothing else would notice its loss. */
 function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) => void): () => void {
   let inspecting = false;
   return engine.store.onChange(() => {
@@ -314,19 +311,19 @@ export interface HeldClaim {
   release(): Promise<void>;
 }
 
-/** Names the attempt, so that a late caller settles nothing, and the database, so that no other accepts it. */
+/** Encodes the attempt, so that a late caller settles nothing, and a checksum with the database, so that no other accepts it. */
 export function claimToken(engine: Engine, claim: Claim): string {
   const { job, fence } = (claim as HandClaim).ref;
   const right = `${job.toString(32)}.${fence.toString(32)}.${encode(claim.job.id)}`;
   return `${right}.${checksum(engine, right)}`;
 }
 
-/** Whether the lease is still held shows with the first call. */
+/** Returns the claim of a token. Its first call tells whether the lease is still held. */
 export function claimOfToken(engine: Engine, token: string): HeldClaim {
   const { lease, id } = parseToken(engine, token);
   const settle = async (outcome: Outcome, what: string) => {
     const settlement: Settlement = { ...lease, outcome };
-    // Only for the counts: the settle does not wait for it, and it may fail.
+    // The job is read only for the counts, so the settle does not wait for the read, which may fail.
     const claimed = engine.store.queries.get(id).catch(() => null);
     const [state] = await engine.store.settle([settlement]);
     if (state !== "held") throw await lostClaim(engine, id, what);
@@ -347,7 +344,7 @@ export function claimOfToken(engine: Engine, token: string): HeldClaim {
   };
 }
 
-/** A script that settles its claim a second time learns the outcome; the code stays the one that scripts know. */
+/** Tells a script that settles its claim twice how the job ended, under the code LEASE_LOST that scripts know already. */
 async function lostClaim(engine: Engine, id: string, what: string): Promise<HoldfastError> {
   const state = (await engine.store.queries.get(id))?.state;
   if (state !== "succeeded" && state !== "failed") return new LeaseLostError(id, what);
@@ -372,7 +369,7 @@ function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: strin
   return { lease, id: decodeURIComponent(id as string) };
 }
 
-/** Detects typing mistakes and other databases. Not a secret: a process that can write the file can do anything. */
+/** Detects typing mistakes and other databases. It is not secret, because a process that can write the file can do anything. */
 function checksum(engine: Engine, right: string): string {
   return hash("sha256", `${engine.store.databaseId} ${right}`).slice(0, 12);
 }

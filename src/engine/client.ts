@@ -32,11 +32,11 @@ import { changeMatching, type MatchingResult } from "./all-matching.ts";
 import type { Engine } from "./engine.ts";
 import { bootId } from "./host.ts";
 
-/** A list's part; `next` is an opaque cursor for `after`. */
+/** One page of a list. `next` is an opaque cursor for `after`. */
 export interface Page<T> {
   items: T[];
   next?: string;
-  /** Why something may be missing: the database is damaged, or commits are known to be gone. Left out: nothing is known to be. */
+  /** Why items may be missing: the database is damaged, or lacks commits. Absent if neither is known. */
   incomplete?: string;
 }
 
@@ -74,21 +74,18 @@ export class Jobs {
     return job;
   }
 
-  /** Why the job does not run, in a sentence and in figures. Null: there is no such job. */
+  /** Explains in a sentence and in figures why a job does not run. Null: there is no such job. */
   async explain(id: string): Promise<Explanation | null> {
     const [explained] = await explainJobs(this.#engine.store, [{ id: checkId(id) }]);
     return explained?.explanation ?? null;
   }
 
-  /**
-   * Attempts of a job, oldest first: those kept that did not succeed (`attempts` of its queue, by default the last 20), and the
-   * running or succeeded one. Empty where there is no such job.
-   */
+  /** Returns a job's attempts, oldest first: those that its queue keeps, and the running or succeeded one. Empty: no such job. */
   async attempts(id: string): Promise<AttemptView[]> {
     return this.#engine.store.queries.attempts(checkId(id));
   }
 
-  /** A page may have fewer items than `limit`, or none, and `next`: the search continues there. */
+  /** Lists jobs. A page may have fewer items than `limit`, or none, and still have `next`: the search continues there. */
   async list(options: ListOptions = {}): Promise<Page<Job>> {
     refuseUnknown(options, [...FILTER_OPTIONS, "order", "limit", "after"], "jobs.list");
     const { limit = 100, after, order, ...filter } = options;
@@ -104,10 +101,7 @@ export class Jobs {
     return { ...page, ...incompleteOf(this.#engine.store.damage) };
   }
 
-  /**
-   * How many jobs are in each state. Rejects with `DAMAGED` where commits cannot be read, which would be missing in the
-   * numbers; with `incomplete: true`, what can be read is counted.
-   */
+  /** Counts the jobs in each state. Rejects with `DAMAGED` if commits cannot be read, unless `incomplete` is true. */
   async counts(options: { queue?: string; name?: string } & ReadOptions = {}): Promise<Record<JobState, number>> {
     refuseUnknown(options, ["queue", "name", "incomplete"], "jobs.counts");
     const { queue, name, ...how } = options;
@@ -118,13 +112,13 @@ export class Jobs {
     return countJobs(queries, definedOnly({ queue, name }));
   }
 
-  /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
+  /** Cancels a job, and aborts the signal of its handler, whose result is discarded. False: it had finished, or is unknown. */
   async cancel(id: string): Promise<boolean> {
     checkId(id);
     return this.#engine.store.cancel(id);
   }
 
-  /** A failed or quarantined job starts again, with fresh counts. */
+  /** Makes a failed or quarantined job pending again, with fresh counts. */
   async retry(id: string): Promise<boolean> {
     checkId(id);
     const retried = await this.#engine.store.retry(id);
@@ -171,7 +165,7 @@ export class Jobs {
     }
   }
 
-  /** The job as it is, then each time it changes, until it has ended. */
+  /** Yields the job as it is, and again after each change, until it has ended. */
   async *watch(id: string, options: { signal?: AbortSignal } = {}): AsyncGenerator<Job> {
     this.#refuseClosed();
     refuseUnknown(options, ["signal"], "jobs.watch");
@@ -218,7 +212,7 @@ export class Jobs {
   }
 }
 
-/** Why jobs, or the oldest pending jobs of queues, do not run. Null: there is no such job. */
+/** Explains why jobs, or the oldest pending jobs of queues, do not run. Null: there is no such job. */
 export async function explainJobs(
   { queries, processes }: Pick<Store, "queries" | "processes">,
   asked: readonly ({ id: string } | { queue: string })[],
@@ -226,7 +220,7 @@ export async function explainJobs(
   if (asked.length === 0) return [];
   const all = await Promise.all(asked.map((of) => queries.facts(of)));
   const { self, others } = await processes.probe(bootId());
-  // A process on another host may be alive.
+  // Count every process that is not proven dead: a process on another host may be alive.
   const live = [self, ...others.filter(({ life }) => !isProvenDead(life)).map(({ process }) => process)];
   const works = live.flatMap((process) => process?.works ?? []);
   return all.map((facts) => {
@@ -237,7 +231,7 @@ export async function explainJobs(
   });
 }
 
-/** Up to this many waiting callers read after each commit; more of them wait longer, or the process would do nothing else. */
+/** Up to this many followers read their job after each commit. More of them pause first, or the process would only read. */
 const MAX_EAGER_FOLLOWERS = 50;
 const FOLLOWERS_PER_MS = 20;
 let followers = 0;
@@ -285,7 +279,7 @@ export class Queues {
     this.#refuseClosed = refuseClosed;
   }
 
-  /** Nothing more is claimed from it until it is resumed. Running jobs continue, enqueued ones wait. */
+  /** Pauses a queue: until `resume`, no worker claims its jobs. Running jobs continue, enqueued ones wait. */
   async pause(name: string): Promise<void> {
     await this.#engine.store.queues.setPaused(checkName(name, "The queue"), true);
   }
@@ -294,7 +288,7 @@ export class Queues {
     await this.#engine.store.queues.setPaused(checkName(name, "The queue"), false);
   }
 
-  /** By name. */
+  /** Lists the queues by name. */
   async list(options: ReadOptions = {}): Promise<QueueView[]> {
     await rejectIncomplete(this.#engine.store.damage, options, "queues.list", "Queues cannot be listed");
     const { queues } = await this.#engine.store.queries.overview();
@@ -304,7 +298,7 @@ export class Queues {
   }
 }
 
-/** Null where damage makes the data unreadable; a check reports the damage itself. */
+/** Returns what `read` returns, or null if damage makes it unreadable. A check reports the damage itself. */
 export async function ifReadable<T>(read: () => Promise<T>): Promise<T | null> {
   try {
     return await read();
@@ -314,13 +308,13 @@ export async function ifReadable<T>(read: () => Promise<T>): Promise<T | null> {
   }
 }
 
-/** Of calls whose result cannot say that something may be missing. */
+/** Options of calls whose result cannot say that something may be missing. */
 export interface ReadOptions {
   /** True: what can be read. Default: the call rejects with `DAMAGED` where commits of a damaged database cannot be read. */
   incomplete?: boolean;
 }
 
-/** Rejects where commits cannot be read: a list that lacks rows looks like any other. */
+/** Rejects if commits cannot be read, because a list that lacks rows looks like a complete one. */
 export async function rejectIncomplete(damage: DamageStore, options: ReadOptions, call: string, what: string): Promise<void> {
   refuseUnknown(options, ["incomplete"], call);
   const { incomplete = false } = options;
@@ -347,25 +341,25 @@ export function incompleteOf({ incomplete }: DamageStore): { incomplete?: string
   return incomplete === null ? {} : { incomplete };
 }
 
-/** A handle with an open write transaction, as it is or as `db`. */
+/** A SQLite handle with an open write transaction, given as it is or as `db`. */
 export type SqliteTx = { db: SqliteHandle } | SqliteHandle;
 
-/** Anything that can run a query in an open transaction: pg, postgres, any ORM in one line. */
+/** An object that runs queries in an open transaction: a client of pg or postgres, or an ORM's, wrapped in one line. */
 export type PostgresTx =
   | { query(text: string, values: unknown[]): Promise<{ rows: unknown[] }> }
   | { unsafe(text: string, values?: never[]): PromiseLike<unknown> };
 
-/** Runs a user's callback as one transaction. Asynchronous parts of it would run after the commit. */
+/** Runs a user's callback as one transaction. Rejects an asynchronous one, because parts of it would run after the commit. */
 export async function transact<R>(store: Store, run: (tx: { db: TransactionHandle }) => R): Promise<R> {
   if (typeof run !== "function") {
     throw invalidOption("hf.transaction needs a function.", "Call hf.transaction(({ db }) => {…}).");
   }
-  // Not started: what it does after its first await could not be rolled back.
+  // Do not call it: what it does after its first await could not be rolled back.
   if (isAsyncFunction(run)) throw asyncCallback();
   return store.transact((handle) => {
     const value = run({ db: handle as TransactionHandle });
     if (!isThenable(value)) return value;
-    // No caller awaits it. Other thenables are left alone: the query of an ORM runs when it is awaited.
+    // No caller awaits this promise. Other thenables are left alone, because an ORM's query runs when it is awaited.
     if (value instanceof Promise) value.catch(() => {});
     throw asyncCallback();
   });
@@ -373,7 +367,7 @@ export async function transact<R>(store: Store, run: (tx: { db: TransactionHandl
 
 export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<NewJob>): StoreEnqueued | Promise<StoreEnqueued> {
   if (job instanceof Promise) {
-    // No caller awaits it.
+    // No caller awaits this promise, and an unhandled rejection would end the process.
     job.catch(() => {});
     throw new HoldfastError(
       "SCHEMA_ASYNC",

@@ -47,7 +47,7 @@ export interface Definition extends JobDef, RunSettings {
   /** Called for each claimed job before its attempt starts, which may be much later: reads for many jobs become one. */
   readonly prefetch?: (claimed: Claimed) => void;
   readonly isBoundToQueue?: boolean;
-  /** True while this process leaves these jobs to others. */
+  /** True while this process leaves these jobs to other processes. */
   readonly isResting?: () => boolean;
 }
 
@@ -112,7 +112,7 @@ export function definitionOf(def: unknown, call?: string): Definition {
     throw new HoldfastError(
       "NOT_A_JOB",
       `${what} a job definition, got ${describeValue(def)}.`,
-      // Other libraries enqueue by name.
+      // A user of a library that enqueues by name may pass the name.
       isVariableName(def)
         ? `Define it with const ${def} = job({ name: "${def}", run }), and pass ${def} instead of "${def}".`
         : "Create one with job({ name, run }).",
@@ -230,7 +230,7 @@ function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): 
 function checkKey(key: unknown, name: string): string {
   if (typeof key === "string" && key.length <= 1_000 && key.isWellFormed())
     return checkStorable(key, `\`limit.key\` of job "${name}"`);
-  // No caller awaits it.
+  // No caller awaits this promise, and an unhandled rejection would end the process.
   if (key instanceof Promise) key.catch(() => {});
   const got =
     typeof key === "string"
@@ -257,7 +257,7 @@ const ENQUEUE_OPTIONS: readonly (keyof EnqueueOptions)[] = [
   "onDuplicate",
 ];
 
-/** Checks all before anything is written. The given value is stored, so a schema that transforms runs again at the claim. */
+/** Makes a job of checked values. It stores the given input, so a schema that transforms runs again before each attempt. */
 export function newJob(def: Definition, input: unknown, options: EnqueueOptions = NO_OPTIONS): NewJob | Promise<NewJob> {
   const job: NewJob = {
     name: def.name,
@@ -274,7 +274,7 @@ export function newJob(def: Definition, input: unknown, options: EnqueueOptions 
   return parsed instanceof Promise ? parsed.then((late) => withLimits(def, job, late)) : withLimits(def, job, parsed);
 }
 
-/** Limit keys are computed from what the handler will get. */
+/** Adds limit keys, which are computed from the parsed input that the handler will get. */
 function withLimits(def: Definition, job: NewJob, parsed: unknown): NewJob {
   if (def.declared.isEmpty) return job;
   job.declares = def.declared.declaration;
@@ -308,7 +308,7 @@ function checkPriority(priority: number): number {
 }
 
 function checkText(text: string, what: string): string {
-  // A lone surrogate would come back from the disk as another text, and two such ids as one.
+  // Reject lone surrogates: the disk returns them as another text, so two such ids would become one.
   if (typeof text === "string" && text.length > 0 && text.length <= 1_000 && text.isWellFormed())
     return checkStorable(text, what);
   throw invalidOption(

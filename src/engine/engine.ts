@@ -27,7 +27,7 @@ import { modeLike } from "../store/sqlite/faults.ts";
 import type { Change, Claimed, Store } from "../store/store.ts";
 
 const MAINTENANCE_CHECK_MS = 1_000;
-/** The first process to open a file checks it after this time: short commands do not pay for it. */
+/** The first process to open a file checks it after this time, so that short commands do not pay for the check. */
 const FIRST_CHECK_MS = 20_000;
 const KEEPER_RESTART_MS = 500;
 /** What the keeper allocates is short-lived and little; without a limit its young generation grows to 48 MB. */
@@ -46,7 +46,7 @@ export class Engine {
   readonly clock: Clock;
   readonly log: Log;
   readonly self: ProcessId;
-  /** Read-only: crash recovery waits for an operator's approval. */
+  /** True while crash recovery waits for an operator's approval. */
   readonly isReadOnly: boolean;
   readonly leaseTable = new LeaseTable();
   readonly janitor: Janitor;
@@ -111,7 +111,7 @@ export class Engine {
     this.store = store;
     this.isReadOnly = isSealed;
     this.location = location;
-    // Times in the store are by its clock; this host's may be an hour off.
+    // Times in the store come from the store's clock; this host's clock may be an hour off.
     this.clock = store.clock;
     this.#hasThread = location.key !== null && options.clock === systemClock;
     this.log = options.log;
@@ -157,7 +157,7 @@ export class Engine {
     this.#stopMaintenance = () => clearInterval(interval);
   }
 
-  /** A page may have gone bad while no process had the file open. A process that exits soon does not check. */
+  /** Schedules a check: a page may have gone bad while no process had the file open. A process that exits soon skips it. */
   async #checkLater(): Promise<void> {
     if (!this.#hasThread || this.location.kind === "postgres" || (await this.store.processes.probe()).others.length > 0) return;
     const timer = setTimeout(() => {
@@ -172,7 +172,7 @@ export class Engine {
     this.#cancelCheck = () => clearTimeout(timer);
   }
 
-  /** From now on every write (without its locks: every claim) is rejected. */
+  /** Logs why the store rejects all writes from now on, or all claims if its locks are lost. Null: it accepts them again. */
   #onDamaged(error: HoldfastError | null): void {
     if (error === null) return this.log.warn("the damage was not found again; writes are allowed", { hint: READ_ERROR_HINT });
     const { code, message, hint } = error;
@@ -217,7 +217,7 @@ export class Engine {
       .catch((error: unknown) => this.log.warn("could not say what is worked on", describeError(error)));
   }
 
-  /** Renews the lease until `release`. `before`: when the claim was sent. */
+  /** Adds a lease that the keeper renews until `release`. `before` is when the claim was sent. */
   hold(claimed: Claimed, owner: LeaseOwner, before: number): number {
     const slot = this.leaseTable.add(claimed, { expiresAt: before + claimed.lease, since: before });
     this.#owners[slot] = owner;
@@ -236,7 +236,7 @@ export class Engine {
     this.leaseTable.free(slot);
   }
 
-  /** Leases that this process's own commits ended, such as a cancelled job's. */
+  /** Reports the loss of leases that this process's own commits ended, such as a cancelled job's. */
   #onEnded(change: Change): void {
     if (change.ended.length === 0) return;
     const ended = new Map(change.ended.map(({ job, fence }) => [job, fence]));
@@ -265,7 +265,7 @@ export class Engine {
       });
   }
 
-  /** Resolves when the keeper renews short leases, which would expire while the thread starts or sleeps. */
+  /** Resolves once the keeper renews short leases, which would expire while the keeper thread starts or sleeps. */
   async alertKeeper(): Promise<void> {
     this.startKeeper();
     if (!this.#isAlert) this.#thread?.postMessage("alert" satisfies ToKeeper);
@@ -298,7 +298,7 @@ export class Engine {
     await this.store.close();
   }
 
-  /** Returns claims that no caller settled, so that closing is no crash. */
+  /** Settles claims that no caller settled as interrupted, so that closing does not count as a crash. */
   async #releaseAll(): Promise<void> {
     const held = [...this.leaseTable.all()];
     if (held.length === 0) return;
@@ -367,7 +367,7 @@ export class Engine {
     });
   }
 
-  /** While the thread is awaited, it may be all that keeps the process alive. */
+  /** Lets the process exit without the thread, but not while `close` waits for it: it may be all that keeps the process alive. */
   #unrefThread(thread: Thread): void {
     if (!this.#closing) thread.unref();
   }

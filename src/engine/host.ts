@@ -2,22 +2,22 @@ import { readFileSync, readlinkSync } from "node:fs";
 import { hostname, uptime } from "node:os";
 import type { Clock } from "../core/text/duration.ts";
 
-/** Names this boot of the host: jobs that a reboot interrupted are charged no crash. */
+/** Identifies this boot of the host, so that jobs that a reboot interrupted are charged no crash. */
 export function bootId(): string {
   const simulated = process.env[BOOT_VARIABLE];
   if (simulated !== undefined) return simulated;
   try {
     return readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
   } catch {
-    // Elsewhere the boot time, coarse enough that two reads give the same.
+    // Other systems use the boot time, rounded so that two reads give the same.
     return `booted-${Math.round((Date.now() / 1_000 - uptime()) / 60)}`;
   }
 }
 
-/** Set for programs that a simulated power cut ends. */
+/** Environment variable that replaces the boot id in programs that a simulated power cut ends. */
 export const BOOT_VARIABLE = "HOLDFAST_SIMULATED_BOOT";
 
-/** The same for all threads of this process and for no other process, whatever namespaces and reused pids there are. */
+/** Identifies this process: equal for all its threads and unlike any other process, also with namespaces and reused pids. */
 export function processIdentity(): string {
   try {
     const stat = readFileSync("/proc/self/stat", "utf8");
@@ -29,13 +29,13 @@ export function processIdentity(): string {
   }
 }
 
-/** Monotonic time is the kernel's, so threads of one process agree on it. */
+/** The system's clock. Its monotonic time is the kernel's, so that the threads of a process agree on it. */
 export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic,
   after(millis, call) {
     let timer: NodeJS.Timeout;
-    // Node's timers reach 24 days; longer ones are made of several.
+    // Node's timers reach 24 days, so longer ones are made of several.
     const wait = (left: number) => {
       const step = Math.min(left, 2 ** 31 - 1);
       timer = setTimeout(() => (left > step ? wait(left - step) : call()), step).unref();
@@ -45,7 +45,7 @@ export const systemClock: Clock = {
   },
 };
 
-/** A user's clock may have only the wall time; timers and intervals then stay real. */
+/** Completes a user's clock. If it has only the wall time, timers and monotonic time stay real. */
 export function clockFrom(given: { now(): number } | undefined): Clock {
   if (given === undefined) return systemClock;
   if ("monotonic" in given && "after" in given) return given as Clock;

@@ -10,11 +10,11 @@ import type { Store } from "../store/store.ts";
 import { systemClock } from "./host.ts";
 
 const TICK_MS = 30;
-/** While nothing is held: waking a sleeping process costs more than the check itself. */
+/** Interval while nothing is held, because waking a sleeping process costs more than the check itself. */
 const IDLE_TICK_MS = 500;
-/** Where leases are short: the shortest is 300 ms, and is renewed after a third. */
+/** Interval while leases may be short: the shortest lease is 300 ms, and is renewed after a third of it. */
 const ALERT_TICK_MS = 90;
-/** PostgreSQL is connected to once a lease was held for this long: connecting costs as much as thousands of quick jobs. */
+/** The thread connects to PostgreSQL after a lease was held this long: connecting costs as much as thousands of quick jobs. */
 const LONG_HOLD_MS = 200;
 const WAL_REPORT_INTERVAL_MS = 60_000;
 
@@ -43,7 +43,7 @@ const send = (message: FromKeeper) => port.postMessage(message);
 const leaseTable = new LeaseTable(data.leaseTable);
 const onLoss = (loss: Loss) => send({ type: "loss", loss });
 const onTimedOut = (timedOut: TimedOut) => send({ type: "timed-out", timedOut });
-// First of all: the server may be unreachable already.
+// Watch before anything else, because the server may be unreachable already.
 const watch = new LeaseWatch({ leaseTable, clock: systemClock, onLoss });
 watch.start();
 
@@ -132,7 +132,7 @@ async function run(): Promise<void> {
   }
 }
 
-/** The log stays long as long as a reader keeps an old state open. */
+/** Reports a long log at most once a minute, because it stays long while a reader keeps an old state open. */
 function reportWal(wal: WalView): void {
   const now = systemClock.monotonic();
   if (now - walReportedAt < WAL_REPORT_INTERVAL_MS) return;

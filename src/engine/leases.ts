@@ -102,7 +102,7 @@ export class LeaseTable {
     for (let slot = 0; slot < CAPACITY; slot++) {
       const held = this.read(slot);
       if (held !== null) yield held;
-      // Slots are used from the front, so the first one that never was is the end.
+      // Slots are used from the front, so the first slot that was never used ends the list.
       else if (this.#numbers[slot * SLOT_WIDTH + FENCE] === 0) return;
     }
   }
@@ -123,7 +123,7 @@ export class LeaseTable {
       since: this.#numbers[at + SINCE] as number,
       running: state === RUNNING,
     };
-    // Changed while it was being read: the next round sees it.
+    // Another thread changed the slot during the read; the next round sees the change.
     return Atomics.load(this.#states, slot) === word ? held : null;
   }
 
@@ -143,7 +143,7 @@ function useOf(word: number): number {
 }
 
 const WATCH_INTERVAL_MS = 50;
-/** While nothing is held: waking a sleeping process costs more than the check itself. */
+/** Interval while nothing is held, because waking a sleeping process costs more than the check itself. */
 const IDLE_WATCH_INTERVAL_MS = 500;
 /** A check later than this means that the thread, or the whole process, did not run. */
 const MAX_WATCH_DELAY_MS = 150;
@@ -200,7 +200,7 @@ export class LeaseWatch {
 const MAX_WAITING_MS = 1_000;
 const INSPECT_INTERVAL_MS = 250;
 const RETRY_MS = 100;
-/** A larger difference of wall and monotonic time in one round is no drift. */
+/** If wall and monotonic time part by more than this in one round, the wall clock was set or the host slept. */
 const CLOCK_JUMP_MS = 500;
 
 export type LossReason = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "GIVEN_BACK";
@@ -230,7 +230,7 @@ interface KeeperParts {
   onTimedOut: (timedOut: TimedOut) => void;
 }
 
-/** Renews leases, settles timeouts, returns prefetched jobs; in its own thread where it can, so that no handler blocks it. */
+/** Renews leases, settles timeouts, and returns prefetched jobs; if possible in its own thread, so that no handler blocks it. */
 export class Keeper {
   readonly #parts: KeeperParts;
   #inspectedAt = 0;
@@ -275,7 +275,7 @@ export class Keeper {
     if (inspect.length > 0) this.#reportLosses(inspect, await this.#parts.store.inspect(inspect));
   }
 
-  /** The wall clock was set, or the host slept: other processes may see these leases as expired. */
+  /** Whether the wall clock was set, or the host slept: other processes may then see these leases as expired. */
   #hasClockJumped(monotonic: number): boolean {
     const drift = this.#parts.clock.now() - monotonic;
     const jumped = this.#drift !== null && Math.abs(drift - this.#drift) > CLOCK_JUMP_MS;
@@ -299,14 +299,14 @@ export class Keeper {
     }
   }
 
-  /** Revoke first, then write: else the main thread might start what was just settled. */
+  /** Revokes the lease now and settles it later: else the main thread might start a job that was just settled. */
   #settle(held: HeldSlot, reason: LossReason, outcome: Outcome): void {
     if (!this.#parts.leaseTable.revoke(held)) return;
     this.#parts.onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason });
     this.#unwritten.push({ job: held.job, fence: held.fence, outcome });
   }
 
-  /** What cannot be written stays for the next round; after a failed batch each one is written alone. */
+  /** Writes settlements, and keeps failed ones for the next round. After a failed batch it writes each one alone. */
   async #writeSettlements(): Promise<void> {
     if (this.#unwritten.length === 0) return;
     const batch = this.#unwritten;
@@ -345,7 +345,7 @@ function timeoutError(held: HeldSlot, now: number): JobError {
 const MISSING_CODE = "KEEPER_MISSING";
 const THREAD_NAME = "the keeper thread";
 
-/** No job is claimed without the thread: a handler that blocks for longer than its lease would run in two processes. */
+/** Rejects claims if the thread cannot run: a handler that blocks for longer than its lease would run in two processes. */
 export class KeeperGuard {
   readonly #log: Log;
   readonly #kind: StoreLocation["kind"];
@@ -365,7 +365,7 @@ export class KeeperGuard {
     return (this.#thread = ownThread({ here: import.meta.url, name: "./keeper-thread", runs: THREAD_NAME, code: MISSING_CODE }));
   }
 
-  /** For a process that claims nothing and continues without the thread. */
+  /** Like `require`, for a process that claims nothing and continues without the thread. */
   find(): OwnThread | null {
     try {
       return this.require();

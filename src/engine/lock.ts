@@ -7,12 +7,12 @@ import type { Engine } from "./engine.ts";
 
 /** A named, leased mutex. While a caller holds the lock of a queue's name, no process claims from that queue. */
 export interface Lock {
-  /** A token, or null while it is held. `ttl`: default "5m". */
+  /** Acquires the lock for `ttl`, by default "5m", and returns a token. Null: another holder has the lock. */
   acquire(holder: string, ttl?: Duration): Promise<string | null>;
-  /** Counts from now; only the holder of the valid token can extend. */
+  /** Makes the lock expire `ttl` from now. False: the lock is not, or no longer, held with this token. */
   extend(token: string, ttl: Duration): Promise<boolean>;
   release(token: string): Promise<boolean>;
-  /** Shows an expired lock too. */
+  /** Returns the lock, also an expired one. Null: there is none. */
   get(): Promise<{ holder: string; acquiredAt: number; expiresAt: number } | null>;
   isStale(): Promise<boolean>;
 }

@@ -25,7 +25,7 @@ function line(level: string, message: string, data?: object): string {
   return `holdfast ${level}: ${message}${data === undefined ? "" : ` ${JSON.stringify(data)}`}\n`;
 }
 
-/** A retried attempt is a warning, a failed job an error. Released and postponed attempts are no failures. */
+/** Logs a retried attempt as a warning and a failed job as an error. Released and postponed attempts are no failures. */
 export function logFailure(log: Log, claimed: Claimed, outcome: Outcome, decided: Next | undefined): void {
   if (decided === undefined || decided.error === null || outcome.kind === "later") return;
   const { id: job, name, attempt, policy } = claimed;

@@ -32,13 +32,13 @@ export class ProgressWriter {
 
   report(lease: LeaseRef, fraction: number, message?: string): void {
     checkFraction(fraction);
-    // Progress is for people, and no reason to fail.
+    // Progress is for people, so a text that cannot be stored must not fail the attempt.
     const text = message === undefined ? null : toStorable(String(message));
     this.#reports.set(lease.job, { job: lease.job, fence: lease.fence, fraction, message: text });
     this.#flushSoon();
   }
 
-  /** The log of a handler. Where its queue keeps lines, they are also stored with the attempt, but for those of `debug`. */
+  /** Returns the log of a handler. If its queue keeps lines, all but those of `debug` are also stored with the attempt. */
   keepLog({ job, fence }: LeaseRef, keep: number, log: Log): Log {
     if (keep === 0) return log;
     const open: OpenLog = { job, fence, keep, first: 1, lines: [] };
@@ -62,7 +62,7 @@ export class ProgressWriter {
     this.#cancel ??= this.#clock.after(WRITE_INTERVAL_MS, () => this.flush());
   }
 
-  /** The store drops reports of lost leases. */
+  /** Writes the reports in the background. The store drops those of lost leases. */
   flush(): void {
     if (this.#cancel === null) return;
     this.#cancel();
@@ -101,7 +101,7 @@ const KEPT_MINUTES = 7 * 24 * 60;
 
 type StartedJob = Pick<Job, "queue" | "attempt" | "createdAt" | "runAt">;
 
-/** Counts ended attempts in memory, and adds them to the database once a minute: what a killed worker counted since is lost. */
+/** Counts ended attempts in memory, and adds them to the database once a minute. A killed worker loses its counts since. */
 export class MinuteRecorder {
   readonly #parts: { store: Store; clock: Clock; log: Log };
   readonly #counted = new Map<string, MinuteCounts>();
@@ -112,7 +112,7 @@ export class MinuteRecorder {
     this.#parts = parts;
   }
 
-  /** An attempt whose end is written. Those that were given back are not counted. */
+  /** Counts an attempt whose outcome is written, unless it was released or interrupted. */
   count({ claimed, outcome, decided, runMs }: Pick<Attempt, "claimed" | "outcome" | "decided" | "runMs">): void {
     const end = endOf(outcome, decided);
     if (end !== null) this.#add(claimed, end, runMs, claimed.expiresAt - claimed.lease);
@@ -124,7 +124,7 @@ export class MinuteRecorder {
     if (end !== null) this.#add(job, end, this.#parts.clock.now() - startedAt, startedAt);
   }
 
-  /** The keeper has ended it, by the same policy. */
+  /** Counts an attempt that the keeper settled as timed out, by the same policy. */
   countTimeout(claimed: Claimed): void {
     const { attempt, policy, expiresAt, lease } = claimed;
     this.#add(claimed, attempt < policy.attempts ? "retried" : "failed", policy.timeout, expiresAt - lease);

@@ -52,7 +52,7 @@ export class Schedules {
     this.#refuseClosed = refuseClosed;
   }
 
-  /** @internal `hf.schedule`: creates or replaces it. */
+  /** @internal Creates or replaces a schedule, for `hf.schedule`. */
   async save(def: unknown, options: ScheduleOptions): Promise<Schedule> {
     const draft = await draftOf(def, options, this.#engine.clock.now());
     this.#refuseClosed();
@@ -64,36 +64,36 @@ export class Schedules {
     return toSchedule(saved);
   }
 
-  /** By key. */
+  /** Lists the schedules by key. */
   async list(options: ReadOptions = {}): Promise<Schedule[]> {
     await rejectIncomplete(this.#engine.store.damage, options, "schedules.list", "Schedules cannot be listed");
     return (await this.#engine.store.schedules.list()).map(toSchedule);
   }
 
-  /** Its jobs stay. False when there is no such schedule. */
+  /** Removes a schedule; its jobs stay. False: there is no such schedule. */
   async remove(key: string): Promise<boolean> {
     return this.#engine.store.schedules.update(checkKey(key), "removed");
   }
 
-  /** No more ticks, until `resume`; in this and any other process, also after a restart. */
+  /** Stops the ticks of a schedule in all processes, also after a restart, until `resume`. */
   async pause(key: string): Promise<void> {
     if (!(await this.#engine.store.schedules.update(checkKey(key), "paused"))) throw await this.#missing(key);
   }
 
-  /** Continues with the next tick: those that fell into the pause were not missed. */
+  /** Resumes a schedule with its next tick. Ticks that fell into the pause do not count as missed. */
   async resume(key: string): Promise<void> {
     const { store, clock, scheduler } = this.#engine;
     for (;;) {
       const [schedule] = await store.schedules.list({ key: checkKey(key) });
       if (schedule === undefined) throw await this.#missing(key);
       if (!schedule.paused) return;
-      // Rejected if another pattern was saved meanwhile: then that one decides.
+      // The store rejects this if another pattern was saved meanwhile; the next try then uses that pattern.
       const resumed = nextTick(schedule.cron, schedule.timezone, clock.now());
       if (await store.schedules.update(key, { resumed, revision: schedule.revision })) return scheduler.changed();
     }
   }
 
-  /** One job now, besides those of the ticks. With `overlap: false` an unfinished last job is the answer instead. */
+  /** Enqueues one job now, besides those of the ticks. With `overlap: false` it returns an unfinished last job instead. */
   async trigger(key: string): Promise<Enqueued> {
     const answer = await this.#engine.store.schedules.trigger(checkKey(key));
     if (answer === null) throw await this.#missing(key);
@@ -128,7 +128,7 @@ async function draftOf(def: unknown, options: ScheduleOptions, now: number): Pro
   checkOneOf(missed, ["skip", "once", "all"], "missed");
   checkBoolean(overlap, "overlap");
   const template = await newJob(definition, options.input);
-  // By the time of a tick another process may have declared other settings.
+  // Declare these settings as old ones: by the time of a tick another process may have declared newer ones.
   if (template.declares !== undefined) template.declares = { ...template.declares, old: true };
   return {
     key: checkName(options.key === undefined ? definition.name : options.key, "The key of a schedule"),
@@ -146,12 +146,12 @@ export function toSchedule({ key, job, cron, timezone, paused, lastAt, nextAt }:
   return { key, job, cron, timezone, paused, ...(lastAt === undefined ? {} : { lastAt }), nextAt };
 }
 
-/** Clocks are set, and other processes change schedules. */
+/** Longest pause between two checks, because clocks are set and other processes change schedules. */
 const MAX_WAIT_MS = 5_000;
 const RETRY_MS = 1_000;
 const MAX_TICKS_PER_COMMIT = 100;
 
-/** The store gives each tick to one process. If that process dies before the commit, the others still see the tick. */
+/** Enqueues jobs of due ticks. The store gives a tick to one process; if it dies before the commit, others get the tick. */
 export class Scheduler {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -159,7 +159,7 @@ export class Scheduler {
   #state: "idle" | "running" | "stopped" = "idle";
   #cancel: (() => void) | null = null;
   #checking: Promise<void> | null = null;
-  /** A caller asked during a check: what it has read may be older. */
+  /** True if a caller asked during a check, which may have read before the caller's change. */
   #checkAgain = false;
   readonly #failure = new RepeatedFailure();
   readonly #loggedErrors = new Map<string, string>();
@@ -184,7 +184,7 @@ export class Scheduler {
     await this.#checking;
   }
 
-  /** Never throws: a worker or a claim continues without it. */
+  /** Runs due ticks. Never throws, because a worker or a claim continues without them. */
   check(): Promise<void> {
     this.#checkAgain = true;
     this.#checking ??= this.#runDue()
@@ -211,7 +211,7 @@ export class Scheduler {
     this.#cancel = this.#clock.after(Math.max(1, Math.min(MAX_WAIT_MS, wait)), () => void this.check());
   }
 
-  /** Returns the wait until the next check. The store's clock decides what is due: this process's may be wrong. */
+  /** Returns the wait until the next check. The store's clock decides what is due, because this process's may be wrong. */
   async #runDue(): Promise<number> {
     for (;;) {
       this.#checkAgain = false;
@@ -226,12 +226,12 @@ export class Scheduler {
         const ticked = await Promise.all(due.slice(at, at + MAX_TICKS_PER_COMMIT).map((schedule) => this.#tick(schedule, now)));
         failed += ticked.filter((done) => !done).length;
       }
-      // All of them are still due: an immediate check would repeat for ever.
+      // All of them failed and are still due, so an immediate check would repeat for ever.
       if (failed > 0 && failed === due.length) return RETRY_MS;
     }
   }
 
-  /** One schedule's error (a time zone unknown to this host, say) must not stop the others. */
+  /** Runs one schedule's ticks. Its error, such as a time zone unknown to this host, must not stop the others. */
   async #tick(schedule: StoredSchedule, now: number): Promise<boolean> {
     const { key, revision, nextAt: from } = schedule;
     try {

@@ -5,7 +5,7 @@ import { type Attempt, outcomeOf, writableOutcome } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
 import { DAMAGE_HINT, describeError } from "./log.ts";
 
-/** Doubles with each failure (a full disk, a locked file, an unreachable server). */
+/** Pause after a first failed write, such as on a full disk or to an unreachable server. It doubles with each failure. */
 const FIRST_RETRY_MS = 250;
 const MAX_RETRY_MS = 5_000;
 
@@ -14,7 +14,7 @@ export interface SettlerOptions {
   onIdle: () => void;
 }
 
-/** Writes outcomes until they are written. Leases are renewed meanwhile; the store rejects those that are lost. */
+/** Writes outcomes, and repeats failed writes. The keeper renews the leases meanwhile; the store rejects lost ones. */
 export class Settler {
   readonly #engine: Engine;
   readonly #options: SettlerOptions;
@@ -59,7 +59,7 @@ export class Settler {
     if (!batch.some(hasRows)) return this.#write(batch);
     const others = batch.filter((attempt) => !hasRows(attempt));
     if (others.length > 0) this.#write(others);
-    // Each in its own transaction: one attempt's callbacks must not roll back, or delay, the others.
+    // Write each attempt with rows in its own transaction: its callbacks must not roll back, or delay, the others.
     for (const attempt of batch.filter(hasRows)) this.#write([attempt]);
   }
 
@@ -91,7 +91,7 @@ export class Settler {
     }
   }
 
-  /** A permanent error is one attempt's fault, which fails: written alone, each shows whose it is, and delays no other. */
+  /** Keeps a batch to be written again. After a permanent error each attempt is written alone, so that only the cause fails. */
   #onWriteFailed(batch: readonly Attempt[], error: unknown): void {
     if (this.#engine.store.damage.damaged !== null) return this.#giveUp(batch);
     if (error instanceof CommitRowsFailed) return this.#fail(batch, error.cause);
@@ -133,7 +133,7 @@ export class Settler {
     });
   }
 
-  /** All at once, each by itself: the store commits those that can be written together. */
+  /** Settles each attempt by its own call, all in one turn: the store commits those together that it can. */
   async #retry(): Promise<void> {
     const batch = this.#unwritten.splice(0);
     const failures = await Promise.all(batch.map((attempt) => this.#settle([attempt])));
@@ -153,7 +153,7 @@ export class Settler {
     this.#options.onIdle();
   }
 
-  /** Nothing can be written any more. After a restore the jobs run again. */
+  /** Drops the attempts, because a damaged database accepts no writes. After a restore the jobs run again. */
   #giveUp(batch: readonly Attempt[]): void {
     const jobs = batch.map(({ claimed }) => claimed.id);
     this.#engine.log.error("finished jobs cannot be recorded: the database is damaged", { jobs, hint: DAMAGE_HINT });

@@ -1,7 +1,7 @@
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "./engine.ts";
 
-/** On globalThis, so that a hot reload or a second copy of this package shares open databases. */
+/** An open database. The registry is on globalThis, so that a hot reload or a second copy of this package shares it. */
 interface Shared {
   opened: Promise<Engine>;
   users: number;
@@ -12,12 +12,12 @@ const REGISTRY = Symbol.for("holdfast.open");
 const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= createRegistry()) as Map<string, Shared>;
 
 function createRegistry(): Map<string, Shared> {
-  // Unregisters a program that ends without closing: it has not crashed.
+  // Close for a program that ends without closing, so that it does not count as crashed.
   process.on("beforeExit", () => void closeAll().catch(() => {}));
   return new Map();
 }
 
-/** The engine of a database in this process: the open one, or the one that `start` makes. Each caller must leave it. */
+/** Returns this process's open engine of a database, or the one that `start` makes. Each caller must leave it. */
 export async function sharedEngine(
   key: string,
   start: () => Promise<Engine>,
@@ -27,7 +27,7 @@ export async function sharedEngine(
   }
   const shared = registry.get(key) ?? { opened: start(), users: 0 };
   registry.set(key, shared);
-  // Counted before anything is awaited, so that a user that closes meanwhile is not the last.
+  // Count this user before anything is awaited, so that a user that closes meanwhile is not the last.
   shared.users++;
   const engine = await shared.opened.catch((error: unknown) => {
     if (registry.get(key) === shared) registry.delete(key);
@@ -48,7 +48,7 @@ function closeEngine(key: string, shared: Shared, engine: Engine): Promise<void>
   });
 }
 
-/** @internal Everything that this process has open, whatever uses it. */
+/** @internal Closes everything that this process has open, whatever uses it. */
 export async function closeAll(): Promise<void> {
   await Promise.all([...registry].map(([key, shared]) => close(key, shared)));
 }
@@ -58,11 +58,11 @@ async function close(key: string, shared: Shared): Promise<void> {
   if (engine !== null) await (shared.closing ??= closeEngine(key, shared, engine));
 }
 
-/** Closing a terminal (SIGHUP) ends every Node program, `nohup` or not: stop in good order. */
+/** Signals that stop this process in good order. Closing a terminal (SIGHUP) ends every Node program, `nohup` or not. */
 export const STOP_SIGNALS = ["SIGHUP", "SIGINT", "SIGTERM"] as const;
 const EXIT_CODES: Partial<Record<NodeJS.Signals, number>> = { SIGHUP: 129, SIGINT: 130, SIGTERM: 143 };
 
-/** A second signal ends the process at once; but a closed terminal sends SIGHUP twice, by its kernel and by its shell. */
+/** Whether a second signal ends the process at once. A closed terminal sends SIGHUP twice, by its kernel and by its shell. */
 export function forcesExit(signal: NodeJS.Signals): boolean {
   return signal !== "SIGHUP";
 }
@@ -70,7 +70,7 @@ export function forcesExit(signal: NodeJS.Signals): boolean {
 const stoppers = new Set<() => Promise<void>>();
 let stopping = false;
 
-/** The first signal stops all gracefully, the second exits at once. The returned function unsubscribes. */
+/** Calls `stop` at the first signal, and exits at once at the second. The returned function unsubscribes. */
 export function onSignals(stop: () => Promise<void>): () => void {
   if (stoppers.size === 0) for (const signal of STOP_SIGNALS) process.on(signal, onSignal);
   stoppers.add(stop);
@@ -89,14 +89,14 @@ function onSignal(signal: NodeJS.Signals): void {
   void stopAll().then((isClean) => process.exit(isClean ? code : 1));
 }
 
-/** Handles that listen to no signal are closed last: a process that exits with one open counts as crashed. */
+/** Stops handles that listen to signals, then closes the others: a process that exits with one open counts as crashed. */
 async function stopAll(): Promise<boolean> {
   const ends = await Promise.allSettled([...stoppers].map((stop) => stop()));
   const [closed] = await Promise.allSettled([closeAll()]);
   return [...ends, closed].every(({ status }) => status === "fulfilled");
 }
 
-/** Enqueues get CLOSED while a signal stops everything: uncaught, that must not end the process before all is closed. */
+/** Ignores CLOSED while a signal stops everything: an enqueue that gets it must not end the process before all is closed. */
 function onUncaught(error: unknown): void {
   if (error instanceof HoldfastError && error.code === "CLOSED") return;
   if (process.listenerCount("uncaughtException") > 1) return;

@@ -10,7 +10,7 @@ type Api = typeof OpenTelemetry;
 const SYSTEM = { "messaging.system": "holdfast" };
 const TRACE = /^00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})$/;
 
-/** OpenTelemetry's spans and metrics of messaging. An attempt's span links to its producer's, stored with the job. */
+/** Emits OpenTelemetry's spans and metrics of messaging. An attempt's span links to its producer's, stored with the job. */
 export class Telemetry {
   readonly #api: Api;
   readonly #tracer;
@@ -67,7 +67,7 @@ export class Telemetry {
     }
   }
 
-  /** The context of the active span, for jobs that a handler enqueues with its success. */
+  /** Returns the context of the active span, for jobs that a handler enqueues with its success. */
   current(): string | undefined {
     const active = this.#api.trace.getActiveSpan()?.spanContext();
     return active === undefined ? undefined : traceOf(active);
@@ -152,7 +152,7 @@ function operation(name: string, type: string): Attributes {
   return { "messaging.operation.name": name, "messaging.operation.type": type };
 }
 
-/** Undefined without an SDK: its spans have no ids. */
+/** Formats a span as W3C's traceparent. Undefined: there is no SDK, so spans have no ids. */
 function traceOf({ traceId, spanId, traceFlags }: SpanContext): string | undefined {
   return /^0+$/.test(traceId) ? undefined : `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, "0")}`;
 }

@@ -17,11 +17,11 @@ const MAX_TURN_MS = 5;
 const DEFAULT_DRAIN_MS = 10_000;
 /** A handler that continues after its lease is lost no longer counts against the concurrency after this time. */
 const LOST_HANDLER_GRACE_MS = 5_000;
-/** Clocks are set, so a worker checks again by then, however far away the next delayed job is. */
+/** Longest sleep of a worker, however far away the next delayed job is, because clocks are set. */
 const MAX_SLEEP_MS = 5_000;
 const CLAIM_RETRY_MS = 250;
 const DECLARE_RETRY_MS = 1_000;
-/** Shorter leases are claimed only once the keeper renews: on a busy machine it takes a while to start. */
+/** Jobs with shorter leases are claimed only once the keeper renews: on a busy machine it takes a while to start. */
 const SHORT_LEASE_MS = 10_000;
 
 export interface Worker extends AsyncDisposable {
@@ -41,7 +41,7 @@ export interface DrainResult {
   readonly unsuccessful: Attempt[];
 }
 
-/** Claims, runs, settles. One turn of the event loop is one commit: settles what is done, and claims what is next, together. */
+/** Claims, runs and settles jobs. A turn of the event loop settles what is done and claims what is next, in one commit. */
 export class WorkerLoop implements Worker {
   static {
     limitArguments(this.prototype, "worker", { stop: 1, untilDrained: 0 });
@@ -61,19 +61,19 @@ export class WorkerLoop implements Worker {
   #waiting: Attempt[] = [];
   #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
-  /** Jobs to claim beyond the concurrency: they must not wait here for long while other workers are idle. */
+  /** How many jobs to claim beyond the concurrency. They must not wait here for long while other workers are idle. */
   #prefetch = 0;
   #turnStartedAt = 0;
   #isTurnScheduled = false;
   #isStarting = false;
   #isClaiming = false;
   #isPeeking = false;
-  /** In the last claim. */
+  /** Whether the last claim found jobs. */
   #foundJobs = false;
-  /** Nothing to claim as far as known; `#wakes` counts what may have changed that. */
+  /** True while there is nothing to claim as far as known. `#wakes` counts what may have changed that. */
   #isDry = false;
   #wakes = 0;
-  /** Some jobs may not be claimed now (a second suspect, say): any commit of this process may free them. */
+  /** True while ready jobs, such as a second suspect, may not be claimed: any commit of this process may free them. */
   #isBlocked = false;
   #commits = 0;
   #cancelAlarm: (() => void) | null = null;
@@ -102,7 +102,7 @@ export class WorkerLoop implements Worker {
     engine.startKeeper();
     engine.janitor.start();
     engine.scheduler.start();
-    // In the commit before the first claim: the limits of the newest code apply from here on.
+    // Declare in the commit before the first claim, so that the limits of the newest code apply from here on.
     this.#declare(defs.map(({ declared }) => declared.declaration));
     this.#withdraw = engine.announce(defs.map(({ queue, name, version }) => ({ queue, name, version })));
     this.#scheduleTurn();
@@ -135,12 +135,12 @@ export class WorkerLoop implements Worker {
       if (this.#claimError !== null) throw this.#claimError;
       const [{ ready }, timedOut] = await Promise.all([
         this.#engine.store.outlook(this.#runnables.sources()),
-        // The keeper reports the loss first, and writes the outcome then.
+        // The keeper reports a timeout before it writes the outcome, so a lease that is still held is not written yet.
         this.#engine.store.inspect(drained.unsuccessful.filter(({ lost }) => lost === "TIMEOUT")),
       ]);
       const isWritten = !timedOut.includes("held");
       if (!ready && isWritten && this.#isQuiet()) return drained;
-      // Due, but not claimable yet (a second suspect, say): another process has to act first, in real time.
+      // A due job, such as a second suspect, is not claimable until another process acts, in real time.
       if (drained.ran === before) await new Promise((resolve) => setTimeout(resolve, 10));
     }
   }
@@ -163,7 +163,7 @@ export class WorkerLoop implements Worker {
     this.#isTurnScheduled = false;
     if (this.#settler.hasRecorded) {
       this.#prefetch = nextPrefetch(this.#prefetch, this.#concurrency, this.#settler.recordedRuns());
-      // The last progress of a job goes before its outcome, in the same commit.
+      // Write the last progress of a job before its outcome, in the same commit.
       this.#progress.flush();
       this.#settler.write();
     }
@@ -202,7 +202,7 @@ export class WorkerLoop implements Worker {
       const from = this.#runnables.sources();
       const by = { holder: this.#engine.self, worker: "" };
       const claimed = await this.#engine.store.claim({ from, max, ...by, left: (outlook) => (left = outlook) });
-      // Counted from here on: a job of this claim may be settled, and free another one, before `#sleep` checks.
+      // Count commits from here on: a job of this claim may be settled, and free another one, before `#sleep` checks.
       const commits = this.#commits;
       this.#claimError = null;
       this.#claimFailure.reset();
@@ -226,7 +226,7 @@ export class WorkerLoop implements Worker {
     this.#notifyIfQuiet();
   }
 
-  /** Claims the next batch before handlers run: they would delay the request to a server. */
+  /** Claims the next batch before handlers run, because handlers would delay the request to a server. */
   #claimNextThenStart(): void {
     this.#isClaiming = false;
     this.#claimNext();
@@ -288,7 +288,7 @@ export class WorkerLoop implements Worker {
     else if (change.ready.size > 0 || this.#isBlocked) this.#wake();
   }
 
-  /** Claimed in the commit that enqueues them, jobs start as soon as their producer has its answer. */
+  /** Claims jobs in the commit that enqueues them, so that they start as soon as their producer has its answer. */
   readonly #onIncoming = (): void => {
     if (!this.#isDry || this.#isClaiming || this.#stopping !== null || this.#running.size >= this.#concurrency) return;
     this.#wakes++;
@@ -296,7 +296,7 @@ export class WorkerLoop implements Worker {
     queueMicrotask(() => this.#runTurn());
   };
 
-  /** Another process committed. A worker whose last claim found nothing reads first: most would take the write lock in vain. */
+  /** Reacts to another process's commit. After a claim that found nothing it reads first, to not take the write lock in vain. */
   #peek(): void {
     if (!this.#isDry || this.#isPeeking) return void this.#wakes++;
     if (this.#foundJobs) return this.#wake();
@@ -328,7 +328,7 @@ export class WorkerLoop implements Worker {
     if (this.#waiting.length > 0 && this.#isTurnOverrun()) this.#scheduleTurn();
   }
 
-  /** Handlers have computed for long enough: what is done must reach the disk. */
+  /** Whether handlers have computed for so long that finished jobs must reach the disk first. */
   #isTurnOverrun(): boolean {
     return performance.now() - this.#turnStartedAt > MAX_TURN_MS;
   }

@@ -10,7 +10,7 @@ const SKIPPED_SAVE_MS = 1_000;
 /** A relay's position among the events, and its right to continue from there. */
 export type DeliveryPosition = Pick<DurablePosition, keyof DurablePosition>;
 
-/** Of a subscriber without a name: nothing is stored. */
+/** Returns the position of a subscriber without a name, which is not stored. */
 export function transientPosition(start: () => Promise<number>): DeliveryPosition {
   const moveTo = (seq: number) => void (position.cursor = seq);
   const position = {
@@ -36,7 +36,7 @@ interface DurablePositionParts {
   kind: string;
 }
 
-/** A row that one relay at a time holds. The hold's token guards the cursor, so a relay that slept too long moves nothing. */
+/** A stored position that one relay at a time holds. Its token guards the cursor, so a relay that overslept moves nothing. */
 export class DurablePosition {
   readonly #parts: DurablePositionParts;
   #token: Fence | null = null;
@@ -62,12 +62,12 @@ export class DurablePosition {
     return this.#lost.signal;
   }
 
-  /** Resolves when every later event is certain to reach the relay. */
+  /** Reads the stored position. Once this resolves, every later event is certain to reach the relay. */
   async open(): Promise<void> {
     this.#cursor = this.#stored = await this.#parts.store.events.position({ name: this.#parts.name, kind: this.#parts.kind });
   }
 
-  /** False: another process delivers what comes after `cursor`. */
+  /** Takes or keeps the right to deliver. False: another process delivers what comes after `cursor`. */
   async acquire(): Promise<boolean> {
     const isFresh = this.#token !== null && this.#parts.clock.monotonic() - this.#confirmedAt < RENEWAL_MS;
     if (!isFresh && !(await this.#hold())) return false;
@@ -76,13 +76,13 @@ export class DurablePosition {
     return true;
   }
 
-  /** Everything up to here was delivered. Written in the background; `flush` waits for that. */
+  /** Records that everything up to `seq` was delivered. The write runs in the background; `flush` waits for it. */
   advance(seq: number): void {
     this.#cursor = seq;
     this.#saving ??= this.#save().finally(() => (this.#saving = null));
   }
 
-  /** The same for filtered events: stored only now and then. */
+  /** Moves past events that a filter left out. The new position is stored only now and then. */
   skip(seq: number): void {
     this.#cursor = seq;
     this.#cancelSkippedSave ??= this.#parts.clock.after(SKIPPED_SAVE_MS, () => {
@@ -130,7 +130,7 @@ export class DurablePosition {
       token: this.#token,
     });
     if (held === null) {
-      // An operator has forgotten the sink while it was in use: it starts from now on, like a new one.
+      // An operator has removed the sink while it was in use: it starts from now on, like a new one.
       this.#lose();
       await this.open();
       return false;
@@ -144,7 +144,7 @@ export class DurablePosition {
     return held.token !== null;
   }
 
-  /** A delivery may take long, and so may the pause after a failure. */
+  /** Renews the right to deliver, because a delivery, or the pause after a failure, may last longer than the right. */
   #renewLater(): void {
     this.#renewal ??= this.#parts.clock.after(RENEWAL_MS, () => {
       this.#renewal = null;
@@ -163,7 +163,7 @@ export class DurablePosition {
     });
   }
 
-  /** One write at a time, of the newest position: a quick subscriber does not wait for a commit each. */
+  /** Stores the newest position, one write at a time, so that a quick subscriber does not wait for a commit per event. */
   async #save(): Promise<void> {
     try {
       while (this.#token !== null && this.#stored < this.#cursor) {

@@ -59,13 +59,13 @@ export class Relay {
     if (!this.#isAbandoned) await this.#finished;
   }
 
-  /** Gives up a delivery that does not end; its events are delivered again next time. */
+  /** Stops, and gives up a delivery that does not end; its events are delivered again next time. */
   async stopSoon(): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
-    // Real time, and it keeps the process alive: nothing may be left that moves another clock.
+    // Use real time, and keep the process alive: no caller may be left that moves a test's clock.
     const timer = setTimeout(() => {
       this.#abort.abort();
-      // A moment for a sink that obeys the signal; a subscriber may not.
+      // Give a sink that obeys the signal a moment to end; a subscriber may not obey it.
       setImmediate(resolve);
     }, STOP_GRACE_MS);
     await Promise.race([this.stop(), promise.then(() => this.abandon())]);
@@ -101,7 +101,7 @@ export class Relay {
     if (!this.#isAbandoned) await position.leave().catch((error: unknown) => this.#warn("could not be left in order", error));
   }
 
-  /** If a sink refuses single events, the position stays before the oldest held one: a crash delivers again, loses nothing. */
+  /** Delivers a page. The position stays before the oldest event that the sink refused, so that a crash loses no event. */
   async #round(): Promise<void> {
     const { store, position, clock, sink } = this.#parts;
     this.#hasCommits = false;
@@ -116,9 +116,9 @@ export class Relay {
       return this.#waitForCommit(held?.nextIn(clock.monotonic()));
     }
     if (!(await position.acquire())) return this.#waitForCommit(STANDBY_MS);
-    // Another process has delivered meanwhile.
+    // Another process has delivered these events meanwhile.
     if (position.cursor !== from) return;
-    // Once lost, the position has another signal, for the next hold.
+    // Read the signal now: once this hold is lost, the position has another signal, for the next hold.
     const { lost } = position;
     if (held === null) await this.#deliver(page);
     else
@@ -141,7 +141,7 @@ export class Relay {
     }
   }
 
-  /** "stop": deliver nothing more now. Throws if the sink is down. */
+  /** Delivers one event. "stop": deliver nothing more now. Throws if the sink is down. */
   async #offer(held: HeldEvents, event: Event, lost: AbortSignal): Promise<"stop" | "answered" | "unanswered"> {
     const { position, sink, clock, random = Math.random } = this.#parts;
     if (this.#isStopping || lost.aborted) return "stop";
@@ -239,7 +239,7 @@ export class Relay {
 
 const MAX_TEXT_LENGTH = 500;
 
-/** A subscriber may throw anything. */
+/** Returns a short text of any thrown value, because a subscriber may throw anything. */
 function textOf(error: unknown): string {
   const text = error instanceof Error ? error.message || error.name : String(error);
   return text.length > MAX_TEXT_LENGTH ? `${text.slice(0, MAX_TEXT_LENGTH)}…` : text;

@@ -63,7 +63,7 @@ export class Relays {
     return letGo;
   }
 
-  /** `from`: position to start after. Default: now. */
+  /** Subscribes a function to the events after the position `from`. Default: from now on. */
   subscribe(on: OnEvent, options: SubscribeOptions, from?: number): Subscription {
     const { name, types } = checkSubscription(on, options);
     if (name !== undefined && this.#sinks.has(name)) throw nameTaken(name, "sink");
@@ -96,7 +96,7 @@ export class Relays {
     await shared.relay.stopSoon();
   }
 
-  /** The process that delivered before may have died: the janitor notices, and trims the outbox. */
+  /** Returns a stored position. It starts the janitor, which notices that an earlier holder died, and trims the outbox. */
   #positionOf(name: string, kind: string): DurablePosition {
     const { store, clock, self, janitor } = this.#parts;
     janitor.start();
@@ -138,7 +138,7 @@ export class Subscription implements Sink {
   }
 }
 
-/** They would share one position, and each event would reach one of them. */
+/** Rejects a sink and a subscriber of one name: they would share a position, and each event would reach only one of them. */
 function nameTaken(name: string, kind: string): HoldfastError {
   return new HoldfastError("NAME_TAKEN", `There is a ${kind} of the name "${name}" already.`, "Give it another name.");
 }
@@ -240,7 +240,7 @@ function checkSink(name: string, options: SinkOptions): CheckedSink {
   }
 }
 
-/** Resolved now: the working directory may change. */
+/** Resolves the path now, because the working directory may change. */
 function checkPath(path: unknown, where: string): string {
   if (typeof path === "string" && path !== "" && !path.includes("\0")) return resolve(path);
   throw invalidOption(`The path of ${where} must be a path, got ${describeValue(path)}.`, 'Give a path, e.g. "events.jsonl".');
@@ -261,7 +261,7 @@ function checkUrl(given: unknown, where: string): URL {
   return url;
 }
 
-/** Standard Webhooks: 24 to 64 random bytes. */
+/** Decodes a secret of Standard Webhooks: 24 to 64 random bytes. */
 function checkSecret(given: unknown, where: string): Buffer {
   const text = typeof given === "string" ? /^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(given)?.[1] : undefined;
   const secret = Buffer.from(text ?? "", "base64");

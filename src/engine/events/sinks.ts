@@ -11,11 +11,11 @@ export interface Sink {
   readonly maxEvents: number;
   /** True: a refused event holds back only later events of the same job or build, and the sink gets one at a time. */
   readonly refusesSingleEvents?: boolean;
-  /** Resolves when all have arrived durably; rejects otherwise, and gets them again. */
+  /** Resolves when all events have arrived durably. If it rejects, the relay delivers them again. */
   deliver(events: readonly Event[], signal: AbortSignal): Promise<void>;
 }
 
-/** A failed delivery. `isDown`: it says nothing about the event itself, so the sink is paused, for `after` at least. */
+/** A failed delivery. `isDown`: it says nothing about the event itself, so the relay pauses the sink for at least `after`. */
 export class DeliveryFailed extends Error {
   readonly after: number;
   readonly isDown: boolean;
@@ -50,7 +50,7 @@ function ignore(): void {}
 const LINE_START = '{"seq":';
 const READ_BYTES = 65_536;
 
-/** Synced before the cursor moves. The file is opened for each delivery, so that log rotation may rename or remove it. */
+/** Appends to a file, and syncs it before the cursor moves. Each delivery opens the file, so that log rotation may move it. */
 export function fileSink(path: string, mode = DEFAULT_FILE_MODE): Sink {
   return {
     kind: "file",
@@ -84,7 +84,7 @@ async function append(path: string, mode: number, lines: string): Promise<void> 
   }
 }
 
-/** An existing file keeps its mode; a new one has this, whatever the umask is. */
+/** Opens the file. An existing file keeps its mode; a new one gets `mode`, whatever the umask is. */
 async function openToAppend(path: string, mode: number): Promise<FileHandle> {
   try {
     const created = await open(path, "ax+", mode);
@@ -96,7 +96,7 @@ async function openToAppend(path: string, mode: number): Promise<FileHandle> {
   }
 }
 
-/** A killed process has left a torn last line. Its event comes again, so the torn part is cut off. */
+/** Cuts off the torn last line of a killed process, because its event is delivered again. Returns the size that is left. */
 async function cutTornLine(file: FileHandle, size: number): Promise<number> {
   const tail = await lastLine(file, size);
   if (tail.length === 0) return size;
@@ -104,12 +104,12 @@ async function cutTornLine(file: FileHandle, size: number): Promise<number> {
     await file.truncate(size - tail.length);
     return size - tail.length;
   }
-  // Text of another program without a line end stays.
+  // Keep text of another program, and end its line.
   await file.appendFile("\n");
   return size + 1;
 }
 
-/** A torn line of ours, or the zeros that a power cut may leave in its place. */
+/** Whether the text is a torn line of this sink, or the zeros that a power cut may leave in its place. */
 function isOurs(tail: Buffer): boolean {
   const start = tail.subarray(0, LINE_START.length).toString("latin1");
   return LINE_START.startsWith(start) || tail.every((byte) => byte === 0);
@@ -203,7 +203,7 @@ function retryAfterMs(header: string | null, now: number): number {
   return Number.isNaN(wait) ? 0 : Math.min(Math.max(wait, 0), MAX_RETRY_AFTER_MS);
 }
 
-/** Node gives the reason in the cause. Texts that quote the address beyond the host are left out. */
+/** Returns the reason, which Node puts into the cause. It leaves out texts that quote the address beyond the host. */
 function fetchError(error: unknown, { pathname, search }: URL): string {
   const { cause, name } = error as { cause?: { code?: unknown; message?: unknown }; name?: unknown };
   if (typeof cause?.code === "string") return cause.code;

@@ -70,7 +70,7 @@ export class ArtifactFolder {
     return artifacts;
   }
 
-  /** Like the database. On a server the umask decides: nothing is known of the folder's other users. */
+  /** Returns the mode of the database file. On a server the umask decides, because the folder's other users are unknown. */
   #mode(): number | undefined {
     if (this.#location.kind === "sqlite" && this.#location.path !== ":memory:") return modeLike(this.#location.path);
     return this.#location.mode;

@@ -21,7 +21,7 @@ import { describeError } from "../log.ts";
 
 const BACKUP_LOCK = "holdfast.backups";
 const LOCK_TTL_MS = 60_000;
-/** Clocks are set, and folders are emptied. */
+/** Longest pause between two checks, because clocks are set and folders are emptied. */
 const MAX_WAIT_MS = 3_600_000;
 const RETRY_MS = 60_000;
 
@@ -83,7 +83,7 @@ export class ScheduledBackups {
   async #makeOne(): Promise<void> {
     const { location, clock, log } = this.#engine;
     const { folder, artifacts } = this.#plan;
-    // Not recursive: if the parent is missing too, a disk may not be mounted.
+    // Create only this folder: if its parent is missing too, a disk may not be mounted.
     const path = location.kind === "sqlite" && location.path !== ":memory:" ? location.path : null;
     const source = path ?? "holdfast";
     if (!existsSync(folder)) createFolder(folder, modeLike(source), { recursive: false });
@@ -96,7 +96,7 @@ export class ScheduledBackups {
     if (findings.length > 0) throw new Error(`the database is damaged, and so is its backup: ${findings[0]}`);
   }
 
-  /** After a restore the journal continues from no earlier backup: the next is due at once. */
+  /** Leaves out backups from before a restore if there is a journal, which continues none of them: the next is due at once. */
   #countedBackups(): KnownBackup[] {
     const { journaled, epoch } = this.#engine.store.maintenance;
     return journaled ? this.#knownBackups().filter((one) => one.epoch === epoch) : this.#knownBackups();
@@ -143,7 +143,7 @@ export interface BackupOptions {
   onProgress?: OnProgress;
 }
 
-/** A checked copy at one instant, which gets its name only when it is whole. No other process waits for it. */
+/** Makes a checked copy of one instant, which gets its name only when it is whole. No other process waits for it. */
 export async function makeBackup(
   engine: Engine,
   path: string,
@@ -156,7 +156,7 @@ export async function makeBackup(
   return manifest;
 }
 
-/** The backup exists, whether or not its audit entry can be written. A damaged database is not written to. */
+/** Writes the audit entry. A failure is only logged, because the backup exists. A damaged database is not written to. */
 async function recordBackup({ store, log }: Engine, path: string, { size, sha256, reason }: Manifest): Promise<void> {
   if (store.damage.damaged !== null) return;
   await store.audit
@@ -196,7 +196,7 @@ async function includeArtifacts(
   return { included: true, ...present(hashes, missing), bytes };
 }
 
-/** Missing artifacts are recorded: better to know now than after a restore. */
+/** Records hashes, and which artifacts are missing, so that an operator knows it before a restore. */
 async function referToArtifacts(engine: Engine, hashes: string[]): Promise<BackupArtifacts> {
   const { path } = engine.artifactFolder;
   const isThere = hashes.length > 0 && path !== null && existsSync(path);

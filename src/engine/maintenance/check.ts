@@ -7,7 +7,7 @@ import type { Thoroughness } from "../../store/maintenance.ts";
 import type { Store } from "../../store/store.ts";
 import type { Engine } from "../engine.ts";
 
-/** Other work of this process runs between two steps. */
+/** Artifacts per step. Other work of this process runs between two steps. */
 const ARTIFACTS_PER_STEP = 500;
 
 export async function checkAll(engine: Engine, how: Thoroughness, signal?: AbortSignal): Promise<string[]> {
@@ -15,7 +15,7 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
   const known = damage.damaged;
   const standing = (await damage.findings()).filter(({ severity }) => severity === "damage").map(({ id }) => id);
   const audit = how === "whole" ? await checkAudit(engine) : [];
-  // Clears only findings from before the check.
+  // Clear only findings from before the check.
   const clears = known !== null && audit.length === 0 ? standing : undefined;
   const { findings, references, artifacts, stays = known } = await damage.check(how, clears);
   signal?.throwIfAborted();
@@ -29,7 +29,7 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
   ];
 }
 
-/** The check itself reports unreadable pages. */
+/** Checks the audit, unless it is unreadable: the check of the pages reports that. */
 async function checkAudit({ store }: Engine): Promise<string[]> {
   try {
     const { fault } = await verifyAudit(store);

@@ -5,12 +5,12 @@ import { type Log, describeError } from "../log.ts";
 
 export const HEARTBEAT_MS = 5_000;
 
-/** Renewed by the keeper thread, where there is one: a handler that blocks the event loop must not lose orchestrator locks. */
+/** Renews orchestrator locks, in the keeper thread if there is one: a handler that blocks the event loop must lose none. */
 export class Heartbeats {
   readonly #store: Store;
   readonly #clock: Clock;
   readonly #log: Log;
-  /** True: the thread has it. */
+  /** Sends a message to the keeper thread. False: there is no thread. */
   readonly #send: (message: HeartbeatMessage) => boolean;
   readonly #held = new Map<string, { lock: LockToken; onLost: () => void }>();
   #timer: (() => void) | null = null;

@@ -26,24 +26,24 @@ import { type Log, describeError, RepeatedFailure } from "../log.ts";
 import type { LeaseTable } from "../leases.ts";
 
 const MAX_LEASES = 10_000;
-/** A claim must not wait for a large clean-up. */
+/** How many leases a claim reclaims first, because it must not wait for a large clean-up. */
 const MAX_LEASES_BEFORE_CLAIM = 100;
 const TICK_MS = 400;
 /** Claims in quicker succession share one reclaim. */
 const RECLAIM_INTERVAL_MS = 50;
-/** With no other process and nothing running, nothing can be left behind. */
+/** Interval while there is no other process and no running job, because nothing can be left behind then. */
 const IDLE_TICK_MS = 5_000;
 const MAX_UNKNOWN_MS = 60_000;
-/** Searches for leases that expire further away than they can; reads every running job. */
+/** One of so many ticks looks for leases that expire further away than they can, which reads every running job. */
 const SKEW_TICKS = 5;
 const JOBS_PER_STEP = 250;
 const STEP_PAUSE_MS = 10;
-/** However little is kept: a caller that waits for a job must see how it ended. */
+/** Finished jobs are kept at least this long, so that a caller that waits for a job sees how it ended. */
 const MIN_AGE_MS = 1_000;
 const TRIM_INTERVAL_MS = 60_000;
 const EVENTS_PER_TRIM = 500;
 export const ITEMS_PER_CLEAR = 1_000;
-/** Covers a weekend, and lets a new consumer be tried out. */
+/** How long events are kept: it covers a weekend, and lets a user try out a new consumer. */
 const EVENT_RETENTION_MS = 7 * 86_400_000;
 const NO_ORPHANS = { builds: [], orchestratorLocks: [] };
 const MAX_EXPIRED = 10_000_000;
@@ -70,7 +70,7 @@ export interface StaleStats extends RecoveryStats {
 type ReclaimedLeases = Reclaimed & { shortened: number };
 const NO_LEASES: ReclaimedLeases = { ...NOTHING_RECLAIMED, shortened: 0 };
 
-/** Safe from many processes at once: it judges what it read, and the store changes only what is still exactly that. */
+/** Reclaims what dead processes left. Many can run at once: the store changes only what is still exactly as they read it. */
 export class Janitor {
   readonly #store: Store;
   readonly #leaseTable: LeaseTable;
@@ -80,7 +80,7 @@ export class Janitor {
   readonly #onStop: ((drain: number) => void) | null;
   readonly recovery: Recovery;
   #stopAsked = false;
-  /** This process was asked to stop: how long its running jobs may continue. */
+  /** How long running jobs may continue after an operator asked this process to stop; null: it was not asked. */
   #drain: number | null = null;
   #expiring: (() => void) | null = null;
   #lives = new Map<ProcessId, Life>();
@@ -99,7 +99,7 @@ export class Janitor {
   readonly #failure = new RepeatedFailure();
   #trimmedAt = Number.NEGATIVE_INFINITY;
   #running = false;
-  /** The dead were searched since the database was opened: those found later may have died beside this process. */
+  /** True once this process has looked for dead ones: those that it finds later may have died while it was open. */
   #hasProbed = false;
 
   constructor(parts: {
@@ -148,7 +148,7 @@ export class Janitor {
     }
   }
 
-  /** A bounded check of one index probe or round trip. True: jobs were reclaimed. Never throws. */
+  /** Reclaims a few jobs, at the cost of one index probe or round trip if there are none. True: it did. Never throws. */
   async reclaimBeforeClaim(): Promise<boolean> {
     const now = this.#clock.monotonic();
     if (this.#running && now - this.#reclaimedAt < RECLAIM_INTERVAL_MS) return false;
@@ -167,7 +167,7 @@ export class Janitor {
     }
   }
 
-  /** Builds without a live orchestrator become CRASHED, so that another can resume them. */
+  /** Marks builds without a live orchestrator as CRASHED, so that another orchestrator can resume them. */
   async crashOrphans(
     reason: "orphaned_at_startup" | "orchestrator_lost",
   ): Promise<Pick<RecoveryPlan, "builds" | "orchestratorLocks">> {
@@ -187,7 +187,7 @@ export class Janitor {
     return { builds: ids, orchestratorLocks: pipelines };
   }
 
-  /** Cancels leftover jobs of ended builds; answers how many. */
+  /** Cancels leftover jobs of ended builds; returns how many. */
   async clearWork(pipeline?: string, batches = Number.POSITIVE_INFINITY): Promise<number> {
     const clearing = { which: "idle", limit: ITEMS_PER_CLEAR, ...(pipeline === undefined ? {} : { pipeline }) } as const;
     let cancelled = 0;
@@ -199,11 +199,11 @@ export class Janitor {
     return cancelled;
   }
 
-  /** Recovers everything now; `asked`: the operator who asked. Null: nothing to do. */
+  /** Recovers everything now. `asked` is the operator who asked for it. Null: there was nothing to recover. */
   async recover(asked?: string): Promise<RecoveryPlan | null> {
     const opening = !this.#hasProbed;
     const dead = (await this.#probe()).filter(({ life }) => isProvenDead(life));
-    // The dead first: their leases may have expired too, and an operator wants to read of the death.
+    // Recover from dead processes first: their leases may have expired too, and the operator wants to read of the death.
     const findings = await this.#store.damage.findings();
     const alone = this.#isAlone();
     const crash = await this.recovery.run(dead, { opening, alone, findings, ...(asked === undefined ? {} : { asked }) });
@@ -221,7 +221,7 @@ export class Janitor {
     });
   }
 
-  /** What `recover` would do now, or with `expiredFor` what `reclaimStale` would. Null: nothing. Writes nothing. */
+  /** Returns what `recover`, or with `expiredFor` `reclaimStale`, would do now. It writes nothing. Null: nothing to do. */
   async preview(expiredFor?: number): Promise<RecoveryPlan | null> {
     const { recoveries } = this.#store;
     if (expiredFor !== undefined) {
@@ -296,7 +296,7 @@ export class Janitor {
     if (this.#store.damage.refusal("write", true) !== null) return;
     const processes = await this.#probe();
     const jumped = this.#hasClockJumped();
-    // Not only after a jump: another process's clock may be wrong all the time.
+    // Look for skewed leases also without a jump: another process's clock may be wrong all the time.
     const skewed = ++this.#ticks % SKEW_TICKS === 0 || jumped;
     const dead = processes.filter(({ life }) => isProvenDead(life));
     const circumstances = { opening: false, alone: this.#isAlone() };
@@ -318,7 +318,7 @@ export class Janitor {
     this.#restMs = processes.length === 0 ? await this.#restWhenAlone() : TICK_MS;
   }
 
-  /** A lock that expires earlier opens its queue then. */
+  /** Returns how long to pause: at most until the next lock expires, which opens its queue. */
   async #restWhenAlone(): Promise<number> {
     if ((await this.#store.queries.list({ state: "running", limit: 1 })).items.length > 0) return TICK_MS;
     const expiries = (await this.#store.locks.list()).map(({ expiresAt }) => expiresAt - this.#clock.now());
@@ -347,7 +347,7 @@ export class Janitor {
     this.#trimmedAt = now;
   }
 
-  /** Nothing proves life or death, e.g. in a copied database: unregistered after a while, once it holds nothing. */
+  /** Unregisters a process that holds nothing if for a while nothing proves its life or death, as in a copied database. */
   async #unregisterUnknown(process: ProcessView): Promise<void> {
     const now = this.#clock.monotonic();
     const since = this.#unknownSince.get(process.id) ?? now;

@@ -37,7 +37,7 @@ export interface DeadProcess {
 interface Circumstances {
   opening: boolean;
   alone: boolean;
-  /** Damage of the database itself: worth a report even if no process has died. */
+  /** Damage of the database itself, which gets a report even if no process has died. */
   findings?: readonly Finding[];
   first?: number;
   asked?: string;
@@ -53,7 +53,7 @@ interface OpenReport {
   asked: string | undefined;
 }
 
-/** Each transaction adds to the report what it reclaimed; wherever the process is killed, the next one continues. */
+/** Recovers from crashes. Each transaction adds to a report what it reclaimed, so that another process can continue it. */
 export class Recovery {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -213,12 +213,12 @@ export class Recovery {
 
   async #runCheck(context: CheckCircumstances): Promise<string[] | null> {
     if (this.#check === null) return [];
-    // The caller of `open` goes first: to start a thread, or to checkpoint a short log, takes some milliseconds.
+    // Let the caller of `open` continue first: starting a thread, or checkpointing a short log, takes some milliseconds.
     await new Promise((resolve) => setImmediate(resolve));
     return this.#check(context);
   }
 
-  /** Another process has found them dead meanwhile, and may be about to reclaim from them. */
+  /** Reclaims from processes that another process has found dead meanwhile, and may be about to reclaim from. */
   async #reclaimOthers({ report, reason }: OpenReport, left: readonly Left[]): Promise<void> {
     for (const one of left) {
       if (await this.#reclaimFrom(one, { report, reason, spent: () => 0 }, noCrashRecovery())) continue;
@@ -251,13 +251,13 @@ export interface CheckCircumstances {
   signal: AbortSignal;
 }
 
-/** Runs after everything was reclaimed, and must not block this thread. Answers what is wrong, in sentences. */
+/** A check that runs after everything was reclaimed. It must not block this thread, and returns what is wrong, in sentences. */
 export type Check = (engine: Engine, circumstances: CheckCircumstances) => Promise<string[]>;
 
-/** PostgreSQL looks after its own log and pages; artifacts are Holdfast's on both. */
+/** Checks after a crash. PostgreSQL looks after its own log and pages; artifacts are Holdfast's in both databases. */
 export const CHECKS: readonly Check[] = [shortenLog, clearTemporary, checkPages];
 
-/** Null: this process closes. */
+/** Runs the checks, and returns what is wrong. Null: this process closes before they end. */
 export async function runChecks(
   checks: readonly Check[],
   engine: Engine,
@@ -278,7 +278,7 @@ function notChecked(error: unknown): string[] {
   return [`The database could not be checked after the crash: ${error instanceof Error ? error.message : String(error)}`];
 }
 
-/** A long log makes every opening slow until it is checkpointed. */
+/** Checkpoints the log, because a long one makes every opening slow. */
 async function shortenLog({ store }: Engine, { alone }: CheckCircumstances): Promise<string[]> {
   await store.maintenance.checkpoint({ alone });
   return [];
@@ -290,9 +290,9 @@ async function clearTemporary(engine: Engine): Promise<string[]> {
   return [];
 }
 
-/** Not while other processes live: they have just been reading, and would have found damage. */
+/** Checks pages, but not while other processes live: they have just been reading, and would have found damage. */
 async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCircumstances): Promise<string[]> {
-  // Nothing to check on PostgreSQL without a folder of artifacts.
+  // On PostgreSQL without a folder of artifacts there is nothing to check.
   const hasPages = engine.location.kind === "sqlite" || engine.artifactFolder.path !== null;
   return hasPages && (alone || rebooted) ? checkAll(engine, "quick", signal) : [];
 }
@@ -312,7 +312,7 @@ export async function findCrash(
   return { crashed, continues, probed };
 }
 
-/** Live workers reclaim in a moment, so this waits: a worker restarted at once would be rejected for nothing. */
+/** Whether recovery needs an operator. It gives live workers a moment to recover, else a restarted worker would be rejected. */
 export async function needsOperator(store: Store): Promise<boolean> {
   for (let waited = 0; ; waited += POLL_MS) {
     const { probed, ...crash } = await findCrash(store);
