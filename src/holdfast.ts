@@ -32,7 +32,7 @@ import { Builds } from "./pipelines/builds.ts";
 import { reportOf } from "./store/recoveries.ts";
 import type { Enqueued as StoreEnqueued, NewJob } from "./store/store.ts";
 
-/** More than are kept, but for those with errors. */
+/** Most reports that `history` returns. Fewer are kept, except those with errors. */
 const MAX_REPORTS = 2_000;
 
 /** An open database. */
@@ -57,29 +57,25 @@ export class Holdfast implements AsyncDisposable {
   readonly schedules: Schedules;
   readonly builds: Builds;
   readonly recovery: {
-    /** Recovers now what would be recovered by itself in a moment. */
+    /** Recovers now what the janitor would recover in a moment. */
     recoverStale(): Promise<RecoveryStats>;
-    /** What was recovered so far, by any process, and when last; and how much a recovery would reclaim now. */
+    /** Returns how much all processes have recovered so far, when one last did, and how much a recovery would reclaim now. */
     stats(): Promise<StaleStats>;
     /** Reclaims leases that expired at least this long ago. */
     reclaimStale(expiredFor: Duration): Promise<RecoveryStats>;
-    /**
-     * What was found after the last crash, and what was done about it; null: there was none. Of a database that is damaged,
-     * or lacks commits that no report has yet: what was found.
-     */
+    /** Returns the report of the last recovery, or of what is wrong with a damaged database. Null: there is neither. */
     lastReport(): Promise<CrashRecoveryReport | null>;
-    /** The same of all crashes, the newest first. */
+    /** Returns the reports of all recoveries, the newest first. */
     history(): Promise<CrashRecoveryReport[]>;
-    /** What there is to recover now, and what would be done about it; null: nothing. */
+    /** Returns what a recovery would do now, without doing it. Null: there is nothing to recover. */
     preview(): Promise<RecoveryPlan | null>;
     /** Acknowledges the open reports with errors, and returns them. */
     acknowledge(): Promise<CrashRecoveryReport[]>;
   };
   readonly events: {
     /**
-     * Calls `on` with each event, one at a time and in order. With a `name` it is durable: its place is kept in the
-     * database, so each event reaches it at least once, over restarts and crashes. Without one it gets what happens
-     * while it is there. The answer ends it.
+     * Calls `on` with each event, one at a time and in order, until the returned function is called. With a `name` its position
+     * is stored, so that each event reaches it at least once, over restarts and crashes. Without one it gets new events only.
      */
     subscribe(on: OnEvent, options?: SubscribeOptions): () => Promise<void>;
   };
@@ -88,7 +84,7 @@ export class Holdfast implements AsyncDisposable {
   readonly #leave: (engine: Engine) => Promise<void>;
   readonly #workers = new Set<WorkerLoop>();
   readonly #subscriptions = new Set<Subscription>();
-  /** Aborts when this handle is closed, and ends what still waits with it. */
+  /** Aborts when this handle is closed, which ends the calls that still wait. */
   readonly #abort = new AbortController();
   readonly #pending = new Set<Promise<unknown>>();
   #ignoreSignals: (() => void) | null = null;
@@ -145,24 +141,24 @@ export class Holdfast implements AsyncDisposable {
     this.recovery = limitArguments(recovery, "recovery", { ...none, reclaimStale: 1 }, () => this.#refuseClosed());
   }
 
-  /** Waits for the report that this process is about to write. */
+  /** Reads the newest reports, after it has waited for the one that this process is about to write. */
   async #reports(limit: number): Promise<CrashRecoveryReport[]> {
     await this.#engine.janitor.recovery.settled();
     const { damage, recoveries } = this.#engine.store;
     const recorded = (await ifReadable(() => recoveries.history({ limit })))?.reports ?? [];
-    // A read-only database cannot hold the report of why.
+    // A read-only database cannot store the report of why it is read-only.
     const unrecorded = damage.incomplete === null ? null : unrecordedReport(await damage.findings());
     return [...(unrecorded === null ? [] : [unrecorded]), ...recorded.map(reportOf)].slice(0, limit);
   }
 
-  /** @internal The parts, for the commands. */
+  /** @internal The engine of this handle, for the commands. */
   get engine(): Engine {
     return this.#engine;
   }
 
   /**
-   * Resolves when the job is durable. With a SQLite `tx` it is synchronous: the job is there when that transaction
-   * commits, and what it throws is thrown at once, so that the transaction rolls back.
+   * Enqueues a job, and resolves when the job is durable. With a SQLite `tx` the call is synchronous: the job exists once that
+   * transaction commits, and an error is thrown at once, so that the transaction rolls back.
    */
   enqueue<In, Out>(def: JobDef<In, Out>, input: NoInfer<In>, options: EnqueueOptions & { tx: SqliteTx }): Enqueued<Out>;
   enqueue<In, Out>(
@@ -180,7 +176,7 @@ export class Holdfast implements AsyncDisposable {
   ): Enqueued<Out> | Promise<Enqueued<Out>> {
     if (options?.tx === undefined) return this.#enqueue(def, input, withoutTx(options));
     if (this.#engine.location.kind === "sqlite") return this.#enqueueWithin(def, input, options);
-    // On a server every rejection is a rejected promise.
+    // On PostgreSQL every error is a rejected promise.
     return (async () => this.#enqueueWithin(def, input, options))();
   }
 
@@ -210,7 +206,7 @@ export class Holdfast implements AsyncDisposable {
     return telemetry.send(jobs, () => store.enqueue(jobs, options));
   }
 
-  /** All of them, or none. */
+  /** Enqueues a job for each input: all of them, or none. */
   async enqueueMany<In, Out>(
     def: JobDef<In, Out>,
     inputs: NoInfer<In>[],
@@ -230,8 +226,8 @@ export class Holdfast implements AsyncDisposable {
   }
 
   /**
-   * Your rows and your jobs in one commit, or neither. The callback is synchronous and is called once, under the write
-   * lock; if it throws, all of it is rolled back. Resolves when the commit is durable. SQLite only.
+   * Writes your rows and your jobs in one commit, or neither. It calls the synchronous callback once, under the write lock,
+   * and rolls everything back if that throws. Resolves when the commit is durable. SQLite only.
    *
    * ```ts
    * await hf.transaction(({ db }) => {
@@ -245,7 +241,7 @@ export class Holdfast implements AsyncDisposable {
     return transact<R>(this.#engine.store, run);
   }
 
-  /** Runs these jobs here until it is stopped. Signals are left alone unless `signals` is true. */
+  /** Runs these jobs in this process until the worker is stopped. It handles signals only if `signals` is true. */
   work(
     defs: (JobDef | Pipeline)[],
     options: WorkOptions & {
@@ -284,7 +280,7 @@ export class Holdfast implements AsyncDisposable {
     return this.schedules.save(def, options);
   }
 
-  /** One job in hand, or null when there is none: of a queue, of a definition, or of a name in any version. */
+  /** Claims one job of a queue, of a definition, or of a name in any version. Null: there is none. */
   async claim<In = unknown>(from: string | JobDef<In> | AnyVersion, options: ClaimOptions): Promise<Claim<In> | null> {
     this.#refuseClosing();
     const handle = { refuseClosed: () => this.#refuseClosed(), over: this.#abort.signal };
@@ -335,7 +331,7 @@ export class Holdfast implements AsyncDisposable {
     return work.finally(() => this.#pending.delete(work));
   }
 
-  /** Stops this handle's workers, then lets go of the database. */
+  /** Stops this handle's workers, then closes the database unless other handles of this process use it. */
   async close(): Promise<void> {
     this.#closed ??= this.#close();
     return this.#closed;
@@ -351,13 +347,13 @@ export class Holdfast implements AsyncDisposable {
     this.#progress.flush();
     await Promise.all([...this.#subscriptions].map((subscription) => subscription.endSoon()));
     this.#abort.abort(closedError());
-    // A claim in flight releases what it gets.
+    // A claim in flight releases the job that it gets.
     await Promise.allSettled(this.#pending);
     await this.#leave(this.#engine);
     this.#ignoreSignals?.();
   }
 
-  /** While workers drain, their handlers may still use this handle. */
+  /** Rejects calls once this handle is closed. While workers drain, their handlers may still use the handle. */
   #refuseClosed(): void {
     if (this.#abort.signal.aborted) throw closedError();
     this.#engine.refuseClosed();

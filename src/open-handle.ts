@@ -17,7 +17,7 @@ import { createFolder } from "./store/sqlite/faults.ts";
 
 const DEFAULT_PATH = ".holdfast/work.db";
 
-/** @internal What `open` of the public API loads on use. */
+/** @internal Opens a handle. The public `open` loads this module on use. */
 export async function openHandle(
   where: string | undefined,
   options: OpenOptions,
@@ -69,12 +69,12 @@ export async function openHandle(
   }
 }
 
-/** @internal For operators: by default, shows what a crash has left, and leaves recovery to the workers. */
+/** @internal Opens a handle for operators. By default it shows what a crash has left, and leaves recovery to the workers. */
 export function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
   return openHandle(where, options, options.recovery ?? "later");
 }
 
-/** @internal For a command that only reads: writes nothing, and recovers nothing. */
+/** @internal Opens a handle for a command that only reads. It writes nothing, and recovers nothing. */
 export async function openReadOnly(where: string, options: OpenOptions): Promise<Holdfast> {
   const { artifacts, driver, schema } = options;
   const located = { create: false, ...definedOnly({ driver, schema }) };
@@ -89,7 +89,7 @@ export async function openReadOnly(where: string, options: OpenOptions): Promise
   return new Holdfast(engine, () => engine.close());
 }
 
-/** A damaged or read-only database cannot store how far a delivery has got. */
+/** Starts sinks and backups, except on a damaged or read-only database, which cannot store how far a delivery has got. */
 async function startServices(
   engine: Engine,
   sinks: ReturnType<typeof checkSinks>,
@@ -106,7 +106,7 @@ async function startServices(
   };
 }
 
-/** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
+/** Rejects settings that differ from the open handle's: two SQLite libraries on one file break each other's locks. */
 function rejectOtherSettings(
   engine: Engine,
   { driver, durability, journal }: OpenOptions,

@@ -3,7 +3,7 @@ import type { Holdfast } from "./holdfast.ts";
 import { rejectSurplus } from "./core/text/options.ts";
 
 /**
- * Opens a database, and makes it when it does not exist: a file, or on a PostgreSQL server a schema of its own.
+ * Opens a database, and creates it if it does not exist: a file, or on a PostgreSQL server a schema of its own.
  *
  * ```ts
  * const hf = await open("work.db");
@@ -11,7 +11,7 @@ import { rejectSurplus } from "./core/text/options.ts";
  */
 export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
   rejectSurplus(arguments, 2, "open");
-  // Loaded on use: a program that only defines jobs starts without the engine.
+  // Load the engine on use, so that a program that only defines jobs starts without it.
   const { openHandle } = await import("./open-handle.ts");
   return openHandle(where, options);
 }
