@@ -14,7 +14,7 @@ export function aliveFolder(path: string): string {
   return `${path}-alive`;
 }
 
-/** Proof of life: a write lock on a SQLite file of its own, which the kernel frees at death; a pid could be reused. */
+/** Proof of life: a process locks a SQLite file of its own, and the kernel frees the lock at its death. A pid could be reused. */
 export class Alive implements Disposable {
   readonly #folder: string;
   readonly #driver: DriverName;
@@ -36,7 +36,7 @@ export class Alive implements Disposable {
       createFolder(this.#folder, this.#modeOf());
       const token = this.#mark + randomBytes(8).toString("hex");
       const db = this.#lock(this.#file(token));
-      // A process that cleans up may have removed the file before it was locked: a lock on a nameless file proves nothing.
+      // A process that cleans up may have removed the file before this lock: a lock on a file without a name proves nothing.
       if (db !== null && existsSync(this.#file(token))) {
         this.#own.set(token, db);
         return token;
@@ -45,7 +45,7 @@ export class Alive implements Disposable {
     }
   }
 
-  /** "dead" is proven; a missing file proves nothing. */
+  /** Returns "dead" only if that is proven. A missing file proves nothing. */
   probe(token: string): "alive" | "dead" | "unknown" {
     if (this.#isOwn(token)) return "alive";
     try {
@@ -59,7 +59,7 @@ export class Alive implements Disposable {
     }
   }
 
-  /** Whether the process of this token is alive, or may be. A process that has closed is not. */
+  /** Whether the process of this token is alive, or may be. A process that has closed the database is not. */
   isThere(token: string): boolean {
     if (!existsSync(this.#file(token))) return false;
     return this.#isOwn(token) || this.probe(token) !== "dead";
@@ -96,7 +96,7 @@ export class Alive implements Disposable {
   sweep(registered: ReadonlySet<string>): void {
     for (const token of this.tokens()) {
       if (registered.has(token) || this.#own.has(token)) continue;
-      // Its process may be closing at this instant.
+      // Without the file, the process is closing at this instant.
       const since = statSync(this.#file(token), { throwIfNoEntry: false })?.mtimeMs ?? Date.now();
       if (Date.now() - since > STARTING_MS && this.probe(token) === "dead") this.forget(token);
     }
@@ -106,7 +106,7 @@ export class Alive implements Disposable {
     for (const db of this.#probes.values()) db.close();
     this.#probes.clear();
     for (const [token, db] of this.#own) {
-      // Removed while it is still locked: no process can find it unlocked and take its owner for dead.
+      // Remove the file while it is still locked, so that no process finds it unlocked and takes its owner for dead.
       rmSync(this.#file(token), { force: true });
       db.close();
     }
@@ -117,17 +117,17 @@ export class Alive implements Disposable {
     this.close();
   }
 
-  /** Closes after a failed open: the folder is removed if it is empty. */
+  /** Closes after a failed open, and removes the folder if it is empty. */
   leave(): void {
     this.close();
     try {
       rmdirSync(this.#folder);
     } catch {
-      // Other processes' locks are there.
+      // The folder has locks of other processes.
     }
   }
 
-  /** Null: the folder has been removed meanwhile, or another process probes the new file at this instant. */
+  /** Locks a new file. Null: another process has removed the folder meanwhile, or probes the file at this instant. */
   #lock(file: string): Connection | null {
     try {
       const db = lockFile(this.#driver, file, this.#modeOf());
@@ -139,7 +139,7 @@ export class Alive implements Disposable {
     }
   }
 
-  /** Probes stay open: a probe is then two system calls. */
+  /** Keeps the connections of probes open, so that a probe is two system calls. */
   #probeOf(token: string): Connection | null {
     const known = this.#probes.get(token);
     if (known !== undefined) return known;

@@ -16,12 +16,12 @@ export interface AuditEntry {
   after: unknown;
 }
 
-/** `by`: default: the actor that has the store open. */
+/** An entry to be written. Default of `by`: the actor that has the store open. */
 export interface NewAuditEntry extends Omit<AuditEntry, "seq" | "at" | "by"> {
   by?: string;
 }
 
-/** The subject of `backup.made` with the name `/x` is `backup:/x`. */
+/** An action to be recorded. The subject of `backup.made` with the name `/x` is `backup:/x`. */
 export interface Act {
   action: EventType;
   name: string;
@@ -59,7 +59,7 @@ export function toAuditEntry({ before, after, ...rest }: AuditRecord): AuditEntr
 export type CheckedRow = { headSeq: number | null; headHash: string | null } & (HashedRecord | { seq: null });
 type HashedRecord = AuditRecord & { hash: string | null };
 
-/** `rows` has one more than `limit` if there is more. */
+/** Turns rows into a page of entries and their head. `rows` has one more than `limit` if there are more entries. */
 export function toChecked(
   rows: readonly CheckedRow[],
   limit: number,
@@ -73,7 +73,7 @@ export function toChecked(
   };
 }
 
-/** The next entry of the chain, and the new head. A text that cannot be stored would not come back as it was hashed. */
+/** Returns the next entry and the new head, with storable texts: other texts would not come back as they were hashed. */
 export function nextRecord(head: AuditHead, entry: NewAuditEntry, at: number, actor: string): [AuditRecord, AuditHead] {
   const { by = actor, action, subject, before, after } = entry;
   const texts = { before: json(before), after: json(after) };

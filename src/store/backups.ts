@@ -7,11 +7,11 @@ import { newestFirst } from "../core/recovery/backup-plan.ts";
 export interface BackUpOptions {
   reason: BackupReason;
   onProgress: OnProgress;
-  /** Called with the hashes of the artifacts that the copy refers to, and where copies of them may go. */
+  /** Called with the hashes of the artifacts that the copy refers to, and with a folder for copies of them. */
   collect: (hashes: string[], folder: string) => Promise<BackupArtifacts>;
 }
 
-/** Only scheduled backups are ever removed. */
+/** Why a backup was made. Only scheduled backups are ever removed. */
 export type BackupReason = "asked" | "scheduled" | "migration";
 
 export interface Progress {
@@ -31,9 +31,9 @@ export interface BackupFacts {
   /** The last change of the journal in the copy; null: there is no journal. */
   changes: number | null;
   audit: { entries: number; head: string | null };
-  /** Damage beyond single rows; a copy of a damaged database is as damaged. */
+  /** Damage beyond single rows: a copy of a damaged database is as damaged. */
   findings: string[];
-  /** Rows with a wrong checksum: they are not handed out. */
+  /** Rows with a wrong checksum, which the store does not hand out. */
   rows: string[];
 }
 
@@ -57,7 +57,7 @@ export interface Manifest extends BackupFacts {
   file: string;
   size: number;
   sha256: string;
-  /** Everything that was acknowledged before is in the backup. */
+  /** The backup has everything that was acknowledged before this instant. */
   takenAt: number;
   copiedAt: number;
   reason: BackupReason;
@@ -73,7 +73,7 @@ export function backupName(source: string, now: number): string {
   return `${basename(source, extname(source))}-${stamp}.db`;
 }
 
-/** The backups of one database, or of all, in a folder, the newest first. Files without a readable manifest are left out. */
+/** Lists the backups of one database, or of all, in a folder, the newest first, without those whose manifest is unreadable. */
 export function backupsIn(folder: string, databaseId: string | null): Manifest[] {
   if (!existsSync(folder)) return [];
   const found = readdirSync(folder).flatMap((name) => {
@@ -90,7 +90,7 @@ export function backupsIn(folder: string, databaseId: string | null): Manifest[]
   return found.sort(newestFirst);
 }
 
-/** The manifest last: it names the rest. */
+/** Removes a backup, its manifest last: as long as files are left, the manifest names them. */
 export function removeBackup(folder: string, file: string): void {
   const path = join(folder, file);
   for (const one of [path, artifactsPath(path), manifestPath(path)]) rmSync(one, { recursive: true, force: true });

@@ -44,7 +44,7 @@ export interface ResumeBuild {
   description: string;
   lead: NewOrchestratorLock;
   approval?: Approval;
-  /** A program may be restarted again and again, by a supervisor. */
+  /** False: a program resumes the build, and a supervisor may restart that program again and again. */
   byOperator?: boolean;
 }
 
@@ -69,7 +69,7 @@ export interface NewOrchestratorLock {
   pid: number;
   host: string;
   program: string;
-  /** Of the program's files; "": unknown. For people and the audit only. */
+  /** Hash of the program's files, only for people and the audit; "": unknown. */
   programHash: string;
 }
 
@@ -108,7 +108,7 @@ export interface BuildRow {
   budget: Budget;
   spent: Amount;
   reserved: Amount;
-  /** A token was used since the build paused, and it has not continued yet. */
+  /** An operator has used a token since the build paused, and the build has not continued yet. */
   approved: boolean;
   maxFailures: number | null;
   round: number;
@@ -117,7 +117,7 @@ export interface BuildRow {
   open: number;
   /** Failed targets that were not superseded or tried again since. */
   failed: number;
-  /** The budget kept something from starting. */
+  /** Why the budget kept a job from starting. */
   blocked: "budget_precheck_block" | "budget_exceeded" | null;
   refused: Amount;
   createdAt: number;
@@ -128,7 +128,7 @@ export interface BuildRow {
 export interface OrchestratedBuild extends BuildRow {
   /** The queue is paused, because work of earlier builds is left: see `advance`. */
   isQueuePaused: boolean;
-  /** Targets that failed before the resume are to be listed again, by `advance` to round 0. */
+  /** `advance` to round 0 has yet to list the targets again that failed before the resume. */
   retries: boolean;
 }
 
@@ -144,9 +144,9 @@ export interface StageCounts {
 export type BuildFilter =
   | { id: string }
   | { pipeline?: string; state?: BuildState; order?: "newest" | "oldest"; limit: number; after?: string }
-  /** The newest of a pipeline; `state`: in that state. */
+  /** The newest build of a pipeline, or the newest in a state. */
   | { pipeline: string; state?: BuildState; newest: true }
-  /** The newest of each pipeline, by name, and every build that has not ended. It costs what there are pipelines, not builds. */
+  /** The newest build of each pipeline, by name, and every build that has not ended. The cost grows with pipelines only. */
   | { newest: true };
 
 export async function buildById(builds: Pick<BuildStore, "list">, id: string): Promise<BuildRow | null> {
@@ -251,7 +251,7 @@ export function toToken(row: TokenColumns): StoredToken {
   return { hash, build, pause, mintedAt: minted_at, expiresAt: expires_at, usedAt: used_at, replacedAt: replaced_at };
 }
 
-/** In `results.build` of a failure that a resumed build has yet to run again; below all negated keys of superseded results. */
+/** Returns `results.build` of a failure that a resumed build has yet to retry, below the negated keys of superseded ones. */
 export function retriedIn(build: BuildKey): number {
   return -(2 ** 52) - build;
 }
@@ -280,14 +280,14 @@ export function abandonment(note: string): WantedMove {
   return { move: "abandon", reason: "abandoned", note };
 }
 
-/** An operator's action: removes the lock, and its ACTIVE build is CRASHED. `holder`: only if this process still holds it. */
+/** Removes a lock for an operator, and crashes its ACTIVE build. With `holder`, only if that process still holds the lock. */
 export async function breakOrchestratorLock(builds: BuildStore, pipeline: string, operator: ByOperator): Promise<boolean> {
   const lock = await leadOf(builds, pipeline);
   if (lock === null) return false;
   try {
     return (await builds.move(lock.build, { ...LOST, note: `the lock was broken by ${operator.by}` }, operator)) !== null;
   } catch (error) {
-    // The build has left ACTIVE, and its lock was released, since it was read.
+    // The build has left ACTIVE, which released its lock, since it was read.
     if (error instanceof HoldfastError && error.code === "BUILD_STATE") return false;
     throw error;
   }
@@ -305,7 +305,7 @@ export function startsNothing(build: BuildRow): boolean {
   return build.blocked !== null || startsNothingNew({ ...build, running: 0, left: build.open });
 }
 
-/** Throws if the pipeline has changed. A token is used after that. */
+/** Returns how a build resumes. Throws if the pipeline has changed, before a token is used. */
 export function resumption(build: BuildRow, wanted: ResumeBuild): { move: WantedMove; facts: BuildConditions } {
   const samePipeline = build.hash === wanted.hash;
   if (!samePipeline && mayMoveBuild("resume", build.state)) {

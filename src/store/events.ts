@@ -22,7 +22,7 @@ export interface EventRow {
   data: string;
 }
 
-/** Dedupe keys are computed when events are read: many never are. */
+/** Turns a row into an event. The dedupe key is computed here and not stored, because many events are never read. */
 export function toEvent({ seq, type, at, transition, job, build, data }: EventRow, databaseId: string): Event {
   const event: Event = { seq, type, at, dedupeKey: dedupeKey(databaseId, transition), data: JSON.parse(data) as unknown };
   if (job !== null) event.job = job;
@@ -30,10 +30,10 @@ export function toEvent({ seq, type, at, transition, job, build, data }: EventRo
   return event;
 }
 
-/** Delivered up to `seq`, or failed: both keep the right for `ttl`. Null gives it up. */
+/** Outcome of a delivery: delivered up to `seq`, or failed. Both keep the right to deliver for `ttl`; null gives it up. */
 export type Delivery = { seq: number; ttl: number } | { error: string; ttl: number } | null;
 
-/** `token`: null while another process delivers. */
+/** A relay's hold of a sink. `token` is null while another process delivers. */
 export interface SinkHold {
   token: Fence | null;
   cursor: number;

@@ -9,19 +9,19 @@ import type { Claimed, PruneFilter } from "./store.ts";
 
 /** Longer inputs have their own row, so that a claim or a renewal does not rewrite them. */
 const LARGE_INPUT = 2_000;
-/** Stands in the job's row for an input with its own row; no JSON text is empty. */
+/** Marks, in a job's row, an input that has its own row. No JSON text is empty. */
 export const ELSEWHERE = "";
 
 export function isLarge(input: string | null): input is string {
   return input !== null && input.length > LARGE_INPUT;
 }
 
-/** Name and key as one text, for one index; names contain no line break. */
+/** Joins name and key to one text, for one index. Names contain no line break. */
 export function slotOf(name: string, key: string): string {
   return `${name}\n${key}`;
 }
 
-/** The slot of the one job that waits to replace the running job with this slot; no name is empty. */
+/** Returns the slot of the one job that waits to replace the running job of a slot. No name is empty. */
 export function slotBehind(slot: string): string {
   return `\n${slot}`;
 }
@@ -35,10 +35,10 @@ function keyOfSlot(slot: string): string {
   return slot.slice(slot.indexOf("\n", 1) + 1);
 }
 
-/** What few jobs have, as one JSON text; null for a job that has nothing of it. */
+/** Properties that few jobs have, stored as one JSON text; null if a job has none of them. */
 export interface JobMeta {
   tags?: readonly string[];
-  /** Where a trace of the producer continues, as W3C's traceparent. */
+  /** Span of the producer, as W3C's traceparent, from which its trace continues. */
   trace?: string | undefined;
 }
 
@@ -100,7 +100,7 @@ export function toClaimed(
   };
 }
 
-/** `fraction` and `message` are the progress, `body` is a large input. */
+/** Columns that make a job. `fraction` and `message` are the progress, and `body` is a large input. */
 export interface JobRow {
   key: JobKey;
   fence: Fence;
@@ -157,13 +157,13 @@ export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
   return job;
 }
 
-/** `worker`: the name that a claim by hand was given, else host and pid of its process. */
+/** Returns who runs a job. `worker` is the name that a claim by hand was given, else host and pid of the process. */
 export function holderOf({ worker, host, pid }: Pick<JobRow, "worker" | "host" | "pid">): Pick<Job, "worker" | "host" | "pid"> {
   const name = worker === null ? {} : { worker };
   return host === null || pid === null ? name : { worker: `${host}:${pid}`, ...name, host, pid };
 }
 
-/** The audit also has the ids that were asked for. */
+/** Returns audit entry and event of removed jobs. Only the audit has the ids that the caller asked for. */
 export function jobsRemoved(jobs: number, filter: PruneFilter): [act: Act, data: object] {
   const data = removedJobsData(jobs, filter);
   const { state, ids } = filter;
@@ -172,7 +172,7 @@ export function jobsRemoved(jobs: number, filter: PruneFilter): [act: Act, data:
 
 const MINUTE = 60_000;
 
-/** Finished jobs of a lane: `n` exist, `ended` ever ended, `fresh` since `since`, `before` in the minute before that. */
+/** Counts of a lane's finished jobs: `n` exist, `ended` ever ended, `fresh` since `since`, `before` in the minute before that. */
 export interface Tallied {
   lane: number;
   state: FinishedState;
@@ -183,7 +183,7 @@ export interface Tallied {
   before: number;
 }
 
-/** Adds `excluded` to the row `old`, in the SQL of both databases. If the clock was set back, the count of the minute restarts. */
+/** SQL of both databases that adds `excluded` to the row `old`. If the clock was set back, the count of the minute restarts. */
 export const COUNTED = `
   n = old.n + excluded.n, ended = old.ended + excluded.n,
   before = case when excluded.since - old.since between 0 and ${MINUTE - 1} then old.before
@@ -191,7 +191,7 @@ export const COUNTED = `
   fresh = case when excluded.since - old.since between 0 and ${MINUTE - 1} then old.fresh + excluded.n else excluded.n end,
   since = case when excluded.since - old.since between 0 and ${MINUTE - 1} then old.since else excluded.since end`;
 
-/** How many ended within the last minute, as far as two counters of a minute can tell. */
+/** Estimates how many jobs ended within the last minute, from the counters of two minutes. */
 export function lastMinute({ since, fresh, before }: Tallied, now: number): number {
   const elapsed = now - since;
   if (elapsed < 0 || elapsed >= 2 * MINUTE) return 0;

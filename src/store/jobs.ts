@@ -17,20 +17,20 @@ export interface NewJob {
   priority: number;
   delay: number;
   runAt?: number;
-  /** Chosen by the caller: one job ever. */
+  /** Id that the caller chose: at most one job ever has it. */
   id?: string;
-  /** Made by the engine for a follow-up, whose id is known before its commit. */
+  /** Id that the engine made for a follow-up, so that the handler has it before the commit. */
   followUpId?: string;
-  /** One unfinished job of this name. */
+  /** At most one unfinished job of this name has the key. */
   key?: string;
-  /** An unfinished job with the key gets this input; while it runs, this job waits behind it. */
+  /** True: an unfinished job with the key gets this input, or if it runs, this job waits behind it. */
   replaces?: boolean;
   behind?: { id: string; job: JobKey };
   scheduledFor?: number;
   after?: readonly string[];
   tags?: readonly string[];
   trace?: string | undefined;
-  /** Settings of its queue and limits; the same object for all jobs of a definition. */
+  /** Settings of the queue and its limits: the same object for all jobs of a definition. */
   declares?: Declaration;
   /** The job's key for each declared limit, in their order. */
   limitKeys?: readonly string[];
@@ -40,10 +40,10 @@ export interface NewJob {
 export interface ClaimRequest {
   from: readonly ClaimSource[];
   max: number;
-  /** The process that vouches for the claim; null for a claim by hand, where only the lease counts. */
+  /** The process that vouches for the claim. Null: a claim by hand, for which only the lease counts. */
   holder: ProcessId | null;
   worker: string;
-  /** The token for the queue's lock, which an exclusive claim takes. */
+  /** Token of the queue's lock, which an exclusive claim takes. */
   exclusive?: string;
   /** Called before the answer if the claim itself shows the outlook after it. */
   left?: (outlook: ClaimOutlook) => void;
@@ -62,7 +62,7 @@ export interface Claimed extends LeaseRef {
   expiresAt: number;
   scheduledFor: number | null;
   createdAt: number;
-  /** When it may have started: its delay was over, and the jobs before it had succeeded. */
+  /** When the job could start: its delay was over, and the jobs that it waits for had succeeded. */
   runAt: number;
   trace: string | null;
 }
@@ -70,7 +70,7 @@ export interface Claimed extends LeaseRef {
 export interface Settlement extends LeaseRef {
   outcome: Outcome;
   followUps?: readonly NewJob[] | undefined;
-  /** Of a success: callbacks that write the user's rows in the same transaction. */
+  /** Callbacks of a success that write the user's rows in the same transaction. */
   commit?: readonly CommitRows[] | undefined;
   work?: WorkEnd | undefined;
   decided?: Next | undefined;
@@ -108,9 +108,9 @@ export interface Pruned {
 
 export interface ChangeOptions {
   ownOnly?: boolean;
-  /** Needs no call this long after another process's commit. While all listeners pause, no file is watched: watching costs. */
+  /** After another process's commit the listener needs no call for this long. While all listeners pause, no file is watched. */
   pauseMs?: number;
-  /** Called when jobs are handed in, before their commit: a claim made at once joins it. */
+  /** Called when jobs are handed in, before their commit, so that a claim made at once joins that commit. */
   onIncoming?: () => void;
 }
 
@@ -133,7 +133,7 @@ export class CommitRowsFailed extends Error {
   }
 }
 
-/** A settlement with `commit` has its own transaction: a callback's error would roll back others. */
+/** Returns the only settlement of a call with `commit`, which has its own transaction: an error would roll back others. */
 export function onlyOne(settlements: readonly Settlement[]): Settlement {
   const [settlement] = settlements;
   if (settlements.length === 1 && settlement !== undefined) return settlement;

@@ -8,7 +8,7 @@ export interface JournalLag {
 export interface Gauged {
   size: { bytes: number; unused: number };
   expiredLeases: number;
-  /** Null: there is none, or it is the server's. Readers are looked up if it is long, or on request. */
+  /** The write-ahead log, with readers if it is long or they were asked for. Null: there is none, or it is the server's. */
   wal: WalView | null;
 }
 
@@ -40,8 +40,8 @@ export interface StuckJob {
 export const STUCK = 60_000;
 export const NAMED = 20;
 
-// "damage": pages or the log; the database is read-only. "loss": acknowledged commits are missing; "expected": the durability
-// allows that. "row": a quarantined row. "unlocked": a live process has lost its locks on the files.
+// "damage": pages or the log are damaged, so the database is read-only. "loss": acknowledged commits are missing. "expected":
+// they are missing, and the durability allows it. "row": a row is quarantined. "unlocked": a live process has lost its locks.
 type Severity = "damage" | "loss" | "expected" | "row" | "unlocked";
 
 export interface Finding {
@@ -62,9 +62,9 @@ export interface Checked {
   artifacts: string[];
   /** Whether everything was checked: only then can it clear a finding. */
   isComplete: boolean;
-  /** If it was to clear findings and has none: null, or why they stay: the log, or the number of commits, still disagrees. */
+  /** Set if a clean check was to clear findings. Null: it did; else why they stay: the log or the commits still disagree. */
   stays?: string | null;
 }
 
-/** "quick": only pages, half a second for a million jobs. "whole": also every row and index. */
+/** How much a check reads. "quick": only pages, half a second for a million jobs. "whole": also every row and index. */
 export type Thoroughness = "quick" | "whole";

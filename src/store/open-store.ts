@@ -7,7 +7,7 @@ import type { Durability, Store } from "./store.ts";
 
 export { isAddress };
 
-/** Plain data, so that a thread can open the same store. */
+/** Where a store is. It is plain data, so that a thread can open the same store. */
 export type StoreLocation = (SqliteLocation | PostgresLocation) & {
   name: string;
   /** Equal for the same database; null: no other handle or thread can reach it. */
@@ -39,21 +39,21 @@ export interface LocateOptions {
 
 export interface OpenStoreOptions {
   clock: Clock;
-  /** Write the given clock's time, even if the database has a clock. */
+  /** True: the store writes the given clock's time, even if the database has a clock. */
   injected: boolean;
   random?: () => number;
   actor?: string;
-  /** Makes a backup before the schema of a file is changed. */
+  /** True: the store makes a backup before it changes the schema of a file. */
   backsUp?: boolean;
   identity?: string;
   boot?: string;
-  /** Does not even register, so that nothing is written. */
+  /** True: the process does not even register, so that the store writes nothing. */
   onlyReads?: boolean;
-  /** Switches the journal of a file on or off; default: as it is. */
+  /** Switches the journal of a file on or off. Default: as it is. */
   journal?: boolean;
   /** How long a write to a file waits for another process's transaction. */
   writeWaitMs?: number;
-  /** A thread of a process that has the database open: it may block while it waits for a lock or the server. */
+  /** True in a thread of a process that has the database open: it may block while it waits for a lock or the server. */
   ownThread?: boolean;
 }
 
@@ -100,7 +100,7 @@ const WAITED_FOR = [
   "events",
 ] as const;
 
-/** Reports every call to a clock that is moved by hand. */
+/** Reports every call, so that a clock that a test moves waits for it. */
 function reporting<T extends object>(store: T, during: (work: Promise<unknown>) => void, parts: Partial<T> = {}): T {
   return new Proxy(store, {
     get(target, name) {

@@ -6,19 +6,19 @@ import { getEnvironmentData, setEnvironmentData } from "node:worker_threads";
 import { HoldfastError } from "../core/text/errors.ts";
 import { IS_THREAD_CODE, THREAD_CODE } from "./thread-code.ts";
 
-/** Options of Node for code that is given as text. Those of the second list have a value in the next argument. */
+/** Options of Node for code that is given as text. Those of the second list take the next argument as their value. */
 const TEXT_OPTIONS = /^(--input-type=|--eval=|--print=)/;
 const TEXT_OPTIONS_WITH_VALUE = new Set(["--input-type", "-e", "--eval", "-p", "--print", "-pe"]);
 
 interface OwnFile {
-  /** The `import.meta.url` of the module beside the file; undefined in a bundle that is CommonJS. */
+  /** The `import.meta.url` of the module beside the file. Undefined: in a CommonJS bundle. */
   here: string | undefined;
   name: string;
   runs: string;
   code?: string;
 }
 
-/** The URL of a file that a thread or a child process runs. Throws if a bundler left the file behind. */
+/** Returns the URL of a file that a thread or child process runs. Throws if a bundler left the file behind. */
 export function ownFile({ here, name, runs, code = "FILE_MISSING" }: OwnFile): URL {
   const url = here?.startsWith("file:") ? new URL(`${name}${here.endsWith(".ts") ? ".ts" : ".js"}`, here) : null;
   if (url !== null && existsSync(url)) return url;
@@ -30,7 +30,7 @@ export interface OwnThread {
   options: { eval: boolean; execArgv?: string[] };
 }
 
-/** Text in the published package, a file in a checkout. */
+/** Returns the code of a thread: a text in the published package, a file in a checkout. */
 export function ownThread(file: OwnFile): OwnThread {
   const code = THREAD_CODE ?? ownFile(file);
   setEnvironmentData(PACKAGES_FROM, packagesFrom());
@@ -39,7 +39,7 @@ export function ownThread(file: OwnFile): OwnThread {
 
 const PACKAGES_FROM = "holdfast.packages-from";
 
-/** Loads a package that the user installs, also for thread code, which is in no folder. */
+/** Loads a package that the user installs. It also works in thread code, which is in no folder. */
 export function requirePackage(name: string): unknown {
   return createRequire(packagesFrom())(name);
 }
@@ -53,7 +53,7 @@ export function isModuleMissing(error: unknown): boolean {
   return code === "ERR_MODULE_NOT_FOUND" || code === "MODULE_NOT_FOUND";
 }
 
-/** This file, or the program where a bundler made CommonJS of this file. */
+/** Returns from where packages are found: this file, or the program if a bundler made CommonJS of this file. */
 function packagesFrom(): string {
   if (IS_THREAD_CODE) return getEnvironmentData(PACKAGES_FROM) as string;
   const here: string | undefined = import.meta.url;
@@ -70,7 +70,7 @@ export function fileMissing(code: string, runs: string, place: string, cause?: u
   );
 }
 
-/** The `execArgv` for a child process: with `--input-type`, Node refuses to run a file. */
+/** Returns the `execArgv` for a child process, without `--input-type`, with which Node refuses to run a file. */
 export function inheritedArguments(given: readonly string[] = process.execArgv): string[] {
   return given.filter(
     (option, i) =>
@@ -78,7 +78,7 @@ export function inheritedArguments(given: readonly string[] = process.execArgv):
   );
 }
 
-/** A thread rejects a list with options of the whole process: it inherits all of them, or none. */
+/** Returns the `execArgv` for a thread: all options or none, because a thread rejects a list with options of the process. */
 export function threadArguments(given: readonly string[] = process.execArgv): { execArgv?: string[] } {
   return inheritedArguments(given).length === given.length ? {} : { execArgv: [] };
 }

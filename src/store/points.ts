@@ -3,7 +3,7 @@ import { getEnvironmentData, setEnvironmentData } from "node:worker_threads";
 /** Instants at which a test may kill the process: "written" is before the commit, "committed" before the caller's answer. */
 export type Moment = "begun" | "written" | "committed";
 
-/** Each is one transaction of the store, but for the last, which has no commit. */
+/** Transactions of the store, except the last operation, which has no commit. */
 export const OPERATIONS = [
   "acknowledge",
   "advance",

@@ -9,16 +9,16 @@ export interface ProbedProcesses {
   others: { process: ProcessView; life: Life }[];
 }
 
-/** By id. */
+/** Returns all registered processes, by id. */
 export async function registeredProcesses(processes: Pick<ProcessStore, "probe">): Promise<ProcessView[]> {
   const { self, others } = await processes.probe();
   return [...(self === null ? [] : [self]), ...others.map(({ process }) => process)].sort((a, b) => a.id - b.id);
 }
 
-/** "dead" and "rebooted" are proven. */
+/** Whether a process lives. "dead" and "rebooted" are proven. */
 export type Life = "alive" | "dead" | "rebooted" | "unknown";
 
-/** Processes that are proven dead or alive; of the others nothing is known. */
+/** Processes that are proven dead or alive. Nothing is known of the others. */
 export interface KnownProcesses {
   dead: readonly ProcessId[];
   alive: readonly ProcessId[];
@@ -38,7 +38,7 @@ export interface ProcessView extends NewProcess {
   id: ProcessId;
   startedAt: number;
   works: readonly Works[];
-  /** Asked to stop: how long its running jobs may continue. */
+  /** How long its running jobs may continue after an operator asked it to stop. Null: it was not asked. */
   stop: number | null;
 }
 
@@ -48,7 +48,7 @@ export interface Works {
   version: number;
 }
 
-/** `alive`: the token of its lock; "": none. */
+/** A registered process. `alive` is the token of its lock; "": it has none. */
 export type RegisteredProcess = ProcessView & { alive: string };
 
 export type ProcessRow = Omit<RegisteredProcess, "works" | "stoppable"> & { works: string | null; stoppable: Flag };
@@ -64,9 +64,9 @@ export function worksText(works: readonly Works[]): string | null {
 
 export const RESTORED = "restored";
 
-/** A dead process that was started in an earlier boot ended with the host. */
+/** Returns "rebooted" for a dead process of an earlier boot, because it ended with the host. */
 export function lifeOf(lock: "alive" | "dead" | "unknown", boots: { its: string; ours: string }): Life {
-  // A restore is rejected while a process has the database open.
+  // No process of before a restore lives, because a restore is rejected while a process has the database open.
   if (boots.its === RESTORED) return "rebooted";
   return lock === "dead" && boots.its !== boots.ours ? "rebooted" : lock;
 }

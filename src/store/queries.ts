@@ -6,11 +6,11 @@ import { lastMinute, type Tallied } from "./job-row.ts";
 import type { Works } from "./processes.ts";
 import type { QueryStore } from "./store.ts";
 
-/** The jobs of each queue, and of each lane that has ever had one; and how many each process runs. */
+/** Counts of the jobs of each queue, of each lane that ever had a job, and of those that each process runs. */
 export interface JobOverview {
   queues: QueueOverview[];
   lanes: LaneOverview[];
-  /** By holder; null: claimed by hand. */
+  /** Running jobs by holder; null: claimed by hand. */
   running: ReadonlyMap<ProcessId | null, number>;
 }
 
@@ -25,9 +25,9 @@ export interface QueueOverview {
   name: string;
   paused: boolean;
   counts: Record<JobState, number>;
-  /** When the oldest job that could run now was made. */
+  /** Creation time of the oldest job that could run now. */
   oldestAt?: number;
-  /** How many ever ended, also those that were retried or removed since. */
+  /** How many jobs ever ended, including those that were retried or removed since. */
   ended: number;
   lastMinute: Record<FinishedState, number>;
 }
@@ -82,7 +82,7 @@ export function jobOverview({ lanes, set, counted, oldest, running }: Counted, n
     return queue;
   };
   for (const name of set.keys()) overview(name);
-  // A lane added for a user's transaction that rolled back never had a job; a lane added after the read is counted next time.
+  // Skip lanes without counts: a user's transaction that added one was rolled back, or the lane is newer than the counts.
   const byLane = Map.groupBy(counted, ({ lane }) => lane);
   const overviews = lanes.flatMap(({ id, queue: name, ...lane }): LaneOverview[] => {
     const ofLane = byLane.get(id);

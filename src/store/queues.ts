@@ -11,13 +11,13 @@ import type { Enqueued, NewJob } from "./store.ts";
 export interface MinutesQuery {
   from: number;
   queue?: string;
-  /** How many minutes are added up; a sum has the first of them. Default: 1. */
+  /** How many minutes are added up to a sum, which has the first of them. Default: 1. */
   step?: number;
 }
 
 export interface LimitUsage {
   queue: string;
-  /** Empty: of the whole queue. */
+  /** Empty for a limit of the whole queue. */
   job: string;
   /** Empty for a limit without keys. */
   key: string;
@@ -27,7 +27,7 @@ export interface LimitUsage {
   per: number | null;
   running: number;
   waiting: number;
-  /** Until when the starts that were made use up the rate, as far as it is full. */
+  /** Instant until which earlier starts use up the rate. */
   usedUntil: number;
   now: number;
 }
@@ -66,7 +66,7 @@ export function toRule({ id, queue, job, position, keyed, concurrency, starts, p
   return { id, queue, job, rule: { of: job === "" ? "queue" : "job", position, keyed: isYes(keyed), concurrency, rate } };
 }
 
-/** Equal for equal policies, whatever the order of their properties. */
+/** Returns a text that is equal for equal policies, whatever the order of their properties. */
 export function policyText(policy: Policy): string {
   return JSON.stringify(policy, Object.keys(policy).sort());
 }
@@ -113,7 +113,7 @@ export function auditedSchedule(schedule: StoredSchedule): object {
   return { job, cron, timezone, missed, within, overlap, paused, nextAt };
 }
 
-/** Null: it was saved unchanged, as at every start of a program. A changed template is named, not shown. */
+/** Returns the audit entry of a save, which does not show the template. Null: nothing changed, as at most starts of a program. */
 export function scheduleSaved(
   before: { schedule: StoredSchedule; template: string } | null,
   after: { schedule: StoredSchedule; template: string },
@@ -127,13 +127,13 @@ export function scheduleSaved(
   return { action: "schedule.saved", name: key, before: was, after: sameJobs ? now : { ...now, template: "changed" } };
 }
 
-/** The template is read in this transaction: the last save wins. */
+/** Makes the jobs of ticks. Callers read the template in the same transaction, so that the last save wins. */
 export function jobsOf(template: string, ticks: readonly number[]): NewJob[] {
   const job = JSON.parse(template) as NewJob;
   return ticks.map((tick) => ({ ...job, scheduledFor: tick, runAt: tick }));
 }
 
-/** The key of the last new job; null: it was a duplicate of a job whose id a caller chose. */
+/** Returns the key of the last new job. Null: it was a duplicate of a job whose id a caller chose. */
 export function madeLast(answers: readonly Enqueued[]): JobKey | null {
   const last = answers.at(-1);
   return last === undefined ? null : (parseGeneratedId(last.id)?.key ?? null);
@@ -157,7 +157,7 @@ export interface LockRow extends Omit<LockView, "stale"> {
   job: number | null;
 }
 
-/** Expired locks are listed; locks of ended exclusive claims are not. */
+/** Lists locks, also expired ones, but no locks of ended exclusive claims. */
 export function toLocks(rows: readonly LockRow[]): LockView[] {
   return rows
     .filter(({ ended, job }) => job === null || !isYes(ended))

@@ -27,7 +27,7 @@ export const REPORTS_KEPT = 1_000;
 export interface Found {
   dead: readonly { id: ProcessId; life: Life }[];
   by: ProcessId;
-  /** The process has just opened the database, so the state of the write-ahead log before that is known. */
+  /** True: the process has just opened the database, so the state of the write-ahead log before that is known. */
   opening: boolean;
   alone: boolean;
   findings?: Partial<Findings>;
@@ -44,7 +44,7 @@ export interface Recovering {
   report: number;
   /** Whether the caller is to close the report. */
   owned: boolean;
-  /** The caller continues it: the process that began it did not end it. */
+  /** Whether the caller continues a report that another process began and did not end. */
   continued: boolean;
   left: Left[];
 }
@@ -62,14 +62,14 @@ export interface DeadProcess {
 
 export interface RecoveredProcess extends Reclaimed, HeldByDead {
   isDone: boolean;
-  /** This call has unregistered it; false if another process was faster. */
+  /** Whether this call has unregistered the process. False: another process was faster. */
   isUnregistered: boolean;
 }
 
 export interface OwnReport {
   report: number;
   by: ProcessId;
-  /** Null: given up. */
+  /** Null: the process gives the report up. */
   ending: ReportEnding | null;
 }
 
@@ -88,7 +88,7 @@ export interface StoredReport extends CrashRecoveryReport {
   acknowledgedAt: number | null;
 }
 
-/** Only `open` and `failed` can fall: old acknowledged reports are removed. */
+/** Sums over all reports. Only `open` and `failed` can fall, because old acknowledged reports are removed. */
 export interface ReportTotals extends RecoveryCounts {
   reports: number;
   open: number;
@@ -118,10 +118,10 @@ export function reportOf(stored: StoredReport): CrashRecoveryReport {
 export interface RecoveryPreview extends HeldByDead {
   jobs: number;
   ends: JobEnds;
-  /** Of locks that are stale, or would be once the expired leases are reclaimed. */
+  /** Names of locks that are stale, or will be once the expired leases are reclaimed. */
   staleLocks: string[];
   overlongLocks: string[];
-  /** Idle work items of ended builds, or pending once the dead processes' and the expired leases are reclaimed. */
+  /** Work items of ended builds that are idle, or will be once the leases of the dead and the expired leases are reclaimed. */
   leftoverJobs: number;
 }
 

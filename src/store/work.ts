@@ -8,14 +8,14 @@ import type { NewJob, WorkStore } from "./store.ts";
 export interface ResultContext {
   stage: string;
   hash: string;
-  /** Only of this target, which the hash names; default: of all targets that share results. */
+  /** Path of the only target whose result counts, which the hash names. Default: all targets that share results. */
   path?: string;
   build?: BuildKey;
 }
 
 export type ResultQuery =
   | { keys: readonly ResultKey[] }
-  /** The result of a build for a target: its own, else the newest earlier one that did not fail. `before`: not its own. */
+  /** The result of a build for a target: its own, or else the newest earlier one that did not fail. `before`: not its own. */
   | { build: string; stage: string; path: string; before?: boolean }
   /** All results of a build for a stage, by path; failures only if asked for. */
   | { build: string; stage: string; after?: string; limit: number; failures?: true }
@@ -43,11 +43,11 @@ export interface TargetRow {
   fingerprint: string | null;
   value: StoredValue;
   seen: BuildKey;
-  /** The definition of the segment for which its completed stages reach the end; null: not at the end; `GONE`: removed. */
+  /** Definition of the segment at whose end the target is. Null: it is not at the end. `GONE`: it was removed. */
   done: string | null;
   completed: CompletedStages;
   group: string | null;
-  /** `memberHash` at the end of the segment; null: not there. */
+  /** `memberHash` at the end of the segment. Null: the target is not there. */
   member: string | null;
   failure: ResultKey | null;
   rev: number;
@@ -59,7 +59,7 @@ export interface TargetPaths {
   paths: readonly string[];
 }
 
-/** By the UTF-8 bytes of the paths. `unseen`: only targets that this build has not listed. `parent`: only its children. */
+/** A page by the UTF-8 bytes of the paths. `unseen`: only targets that this build has not listed. `parent`: only its children. */
 export interface TargetPage {
   pipeline: string;
   segment: number;
@@ -69,7 +69,7 @@ export interface TargetPage {
   unseen?: BuildKey;
 }
 
-/** Targets at the end of their segment, by (group, path), null first. */
+/** A page of targets at the end of their segment, by (group, path), null first. */
 export interface MemberPage {
   members: true;
   pipeline: string;
@@ -82,13 +82,13 @@ export interface MemberPage {
 export type Flow =
   | { to: "work"; completed: CompletedStages; job: NewJob }
   | { to: "end"; completed: CompletedStages; done: string | null; group: string | null; member: string | null }
-  /** It failed before it could run: a key function threw. */
+  /** The target failed before a stage could run, because a key function threw. */
   | { to: "failed"; completed: CompletedStages; stage: string; hash: string; error: JobError };
 
 export interface Passed {
   stage: string;
   as: "cached" | "passed";
-  /** The target's result of this stage from this build on, if it changed; null: none. */
+  /** The target's result of this stage from this build on, if it changed. Null: it has none. */
   result?: ResultKey | null;
 }
 
@@ -99,12 +99,12 @@ export interface ListedTarget {
   hash: string;
   fingerprint: string | null;
   value: StoredValue;
-  /** As it was read; 0: the target is new. */
+  /** Revision that was read. 0: the target is new. */
   rev: number;
-  /** The row of this revision has the content above: only the target's position is written. */
+  /** True: the row of this revision has the content above, so only the target's position is written. */
   isStored?: boolean;
   passed: readonly Passed[];
-  /** Null: unchanged and at the end of its segment; only `seen` is written. */
+  /** Null: the target is unchanged and at the end of its segment, so only `seen` is written. */
   flow: Flow | null;
   artifacts?: readonly NamedArtifact[];
 }
@@ -114,11 +114,11 @@ export interface ListedBatch {
   pipeline: string;
   segment: number;
   targets: readonly ListedTarget[];
-  /** Removed after their `removals`. `had`: stages with results that end here. `keep`: its children are still to be removed. */
+  /** Targets to remove after their `removals`. `had`: stages whose results end here. `keep`: children are still to be removed. */
   gone?: readonly { path: string; rev: number; removals: readonly NewJob[]; had?: readonly string[]; keep?: boolean }[];
   /** Failures from before the resume that this batch lists again; they are deleted with it. */
   retried?: readonly ResultKey[];
-  /** The job's checkpoint: where the listing continues. Default: unchanged. */
+  /** Checkpoint of the job, from which the listing continues. Default: unchanged. */
   cursor?: string;
 }
 
@@ -130,7 +130,7 @@ export interface Clearing {
 }
 
 export interface NewWork {
-  /** Null: the build that is made in the same commit. */
+  /** Null: the build is made in the same commit. */
   build: BuildKey | null;
   kind: "listing" | "stage" | "remove";
   /** "" for a listing. */
@@ -144,7 +144,7 @@ export interface WorkView {
   stage: string;
   build: BuildRow;
   segment: number;
-  /** Null for a listing, or if it was removed. */
+  /** Null for a listing, or if the target was removed. */
   target: TargetRow | null;
   /** The results of an earlier target with this path are still being removed. */
   removing: boolean;
@@ -152,11 +152,11 @@ export interface WorkView {
 
 export interface WorkEnd {
   cost: Amount;
-  /** Of a success. Null: the result existed already, or there is none (a listing, a removal). */
+  /** Result of a success. Null: it existed already, or there is none (a listing, a removal). */
   result: NewResult | null;
-  /** Of a success: the target's progress. If `rev` differs from what was read, the target is left alone. Null for a listing. */
+  /** Progress of a success's target, which is left alone if its `rev` is another one than was read. Null for a listing. */
   target: ListedTarget | null;
-  /** Of a removal: the target is deleted, once nothing is left to be removed. */
+  /** Target of a removal, which is deleted once nothing of it is left to be removed. */
   forget?: { path: string; rev: number };
   context?: { hash: string; parts: string };
 }
@@ -166,7 +166,7 @@ export interface NewResult {
   parts: string;
   output: StoredValue;
   artifacts: readonly NamedArtifact[];
-  /** Other targets may reuse it; its hash does not name its target then. */
+  /** True: other targets may reuse the result, so its hash does not name its target. */
   shared?: boolean;
 }
 
@@ -193,7 +193,7 @@ export interface StoredResult {
   stage: string;
   path: string;
   target: string;
-  /** REUSED: made by an earlier build, or for another target. */
+  /** "REUSED": the result was made by an earlier build, or for another target. */
   state: "SUCCESS" | "FAILED" | "REUSED";
   hash: string;
   parts: string | null;
@@ -203,7 +203,7 @@ export interface StoredResult {
   at: number;
 }
 
-/** What results of a build that were made in a row have cost, and when the last of them was made. */
+/** Cost of some results of a build that were made in a row, and when the last of them was made. */
 export interface SpendSlice {
   at: number;
   cost: Amount;
@@ -211,7 +211,7 @@ export interface SpendSlice {
 
 export type Beginning =
   | "start"
-  /** Too much is reserved for others. */
+  /** Other attempts have reserved too much. */
   | "wait"
   /** The budget is used up, and the build is about to pause. */
   | "pause"
@@ -258,7 +258,7 @@ export function toOutput(row: OutputColumns): StoredValue {
   };
 }
 
-/** The artifact name, which no user can give, of a result's output. */
+/** Artifact name of a result's output, which no user can give. */
 export const OUTPUT = "";
 
 export interface TargetColumns extends Omit<TargetRow, "value" | "seen" | "completed" | "group" | "failure"> {
@@ -285,7 +285,7 @@ export function toTarget(row: TargetColumns): TargetRow {
     value: { hash: row.value_hash as ValueHash, text: row.value_text, artifact: row.value_file, size: row.value_size },
     seen: row.seen as BuildKey,
     done: row.done,
-    // Parsed on use: a build that finds a target unchanged never asks.
+    // Parse on use, because a build that finds a target unchanged never reads it.
     get completed() {
       return (completed ??= parseCompletedStages(text));
     },
