@@ -29,7 +29,7 @@ export class ChangeFeed {
     };
   }
 
-  /** Other processes are notified first: they need longer to react. */
+  /** Announces an own commit. It notifies other processes first, because they need longer to react. */
   committed(ready: ReadonlySet<string>, ended: Change["ended"]): void {
     this.#signal?.send();
     this.#notify({ own: true, ready, ended });
@@ -49,7 +49,7 @@ export class ChangeFeed {
     this.#watchIfNeeded();
   }
 
-  /** Every commit touches the watched file, so only handles that need it watch it. */
+  /** Watches the file only while a listener needs that, because every commit touches the file. */
   #watchIfNeeded(): void {
     const pauses = [...this.#listeners].filter(({ ownOnly }) => !ownOnly).map(({ pauseMs = 0 }) => pauseMs);
     const needed = !this.#closed && this.#path !== ":memory:" && pauses.length > 0;
@@ -64,11 +64,11 @@ export class ChangeFeed {
 }
 
 const FALLBACK_MS = 1_000;
-/** After a write to the -wal without a signal: the first check, and the longest pause between checks. */
+/** The first check after a write to the -wal without a signal, and the longest pause between two checks. */
 const FIRST_CHECK_MS = 2;
 const LAST_CHECK_MS = 64;
 
-/** Commits write to the signal file once visible. Others (a user's, a killed process's) show in the -wal and data_version. */
+/** Watches other processes' commits, which write to the signal file. A user's, or a killed process's, shows in the -wal. */
 class Watch {
   readonly #version: Statement;
   readonly #path: string;
@@ -125,7 +125,7 @@ class Watch {
     this.#timer = setTimeout(() => this.#resume(), this.#pauseMs).unref();
   }
 
-  /** Watches before it checks, so that no commit is missed between both. */
+  /** Watches again before it checks, so that it misses no commit in between. */
   #resume(): void {
     clearTimeout(this.#timer);
     this.#isPaused = false;
@@ -133,7 +133,7 @@ class Watch {
     this.#check();
   }
 
-  /** The event comes when the writer writes, but its commit is visible only after its fsync: check again at growing intervals. */
+  /** Checks at growing intervals: the event comes when the writer writes, but its commit is visible only after its fsync. */
   #checkIn(pause: number): void {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
@@ -156,7 +156,7 @@ class Watch {
   }
 }
 
-/** Null where the file system cannot watch: the interval remains. */
+/** Starts a watcher. Null: the file system cannot watch, so only the interval remains. */
 function start(path: string, listener: WatchListener<string>): FSWatcher | null {
   try {
     const watcher = watch(path, { persistent: false }, listener);

@@ -17,7 +17,7 @@ export const CHECKED = new Map(
   }).map(([table, columns]) => [table, columns.split(/\s+/)]),
 );
 
-/** Null: the row has nothing to check, which is so for a job's notes without a checkpoint. */
+/** Returns the checksum of a row. Null: the row has nothing to check, such as a job's notes without a checkpoint. */
 export function rowChecksum(table: string, row: object): number | null {
   const values = row as Readonly<Record<string, unknown>>;
   if (values["checkpoint"] === null) return null;
@@ -25,7 +25,7 @@ export function rowChecksum(table: string, row: object): number | null {
   return crc32(columns.map((name) => textOf(values[name])).join("\0"));
 }
 
-/** One flipped bit makes a blob of a text, with the same bytes. */
+/** Turns a value into a text that tells blobs apart: one flipped bit makes a blob of a text with the same bytes. */
 function textOf(value: unknown): unknown {
   if (typeof value === "boolean") return value ? 1 : 0;
   return value instanceof Uint8Array ? "blob" : value;
@@ -45,7 +45,7 @@ export interface CheckedJob {
   meta: string | null;
 }
 
-/** Only texts cross into native code: one joined text takes 3 times as long. The key counts, so no row swaps places. */
+/** Returns a job's checksum, with the key, so that no two rows can swap. One crc32 over a joined text takes 3 times as long. */
 export function jobChecksum(job: CheckedJob): number {
   const { key, lane, priority, policy, created_at, scheduled_for } = job;
   let sum = 0;

@@ -9,7 +9,7 @@ export type DriverName = "node:sqlite" | "better-sqlite3";
 export type Value = string | number | null;
 type Param = Value | Record<string, Value>;
 
-/** What the store needs of a SQLite library. Hot statements bind by position: named binding alone halves the insert rate. */
+/** A connection of either SQLite library. Hot statements bind by position: named binding alone halves the insert rate. */
 export interface Connection extends Disposable {
   readonly handle: object;
   readonly isOpen: boolean;
@@ -28,14 +28,14 @@ export interface Statement {
   rows(...params: Param[]): Value[][];
 }
 
-/** Returns rows as arrays. */
+/** A library's statement, which returns rows as arrays. */
 interface Prepared {
   columns(): { name: string }[];
   get(...params: Param[]): unknown;
   all(...params: Param[]): unknown[];
 }
 
-/** Prepared when it is first used: a store has some eighty statements, and most programs use a dozen. */
+/** Prepares a statement when it is first used: a store has some eighty statements, and most programs use a dozen. */
 function statementOf<T extends Prepared>(prepare: () => T, run: (statement: T, params: Param[]) => number): Statement {
   const prepared = once(prepare);
   const names = once(() =>
@@ -79,12 +79,12 @@ export function connect(driver: DriverName, path: string, options: ConnectOption
   return driver === "node:sqlite" ? connectNode(path, options) : connectBetter(path, options);
 }
 
-/** Another copy of the same library does not count: its handle cannot be used. */
+/** Whether a value is a handle of this driver. A handle of another copy of the same library cannot be used. */
 export function isHandleOf(driver: DriverName, handle: unknown): boolean {
   return handle instanceof (driver === "node:sqlite" ? loadNode().DatabaseSync : loadBetter());
 }
 
-/** Wraps a handle that the user opened; the user's settings of it (big integers, rows as arrays) do not affect our statements. */
+/** Wraps a user's handle. The user's settings of it (big integers, rows as arrays) do not affect Holdfast's statements. */
 export function through(driver: DriverName, handle: object): Connection {
   return driver === "node:sqlite" ? throughNode(handle as DatabaseSync) : throughBetter(handle as BetterDatabase);
 }
@@ -106,7 +106,7 @@ const AT_ONCE = 0x7fff_ffff;
 
 let builtin: typeof import("node:sqlite") | undefined;
 
-/** Loaded on use, not imported: an import would fail without a hint on a Node without SQLite, even with the other driver. */
+/** Loads node:sqlite on use: an import would fail without a hint on a Node without SQLite, even with the other driver. */
 function loadNode(): typeof import("node:sqlite") {
   if (builtin !== undefined) return builtin;
   const { node, sqlite } = process.versions;
@@ -127,7 +127,7 @@ function connectNode(path: string, options: ConnectOptions): Connection {
 }
 
 function throughNode(db: DatabaseSync): Connection {
-  // Bound now: OwnTransaction replaces the method on the handle that users get.
+  // Bind the method now, because OwnTransaction replaces it on the handle that users get.
   const close = db.close.bind(db);
   const connection: Connection = {
     handle: db,

@@ -21,7 +21,7 @@ export function faultOf(error: unknown): SqliteFault | null {
   if (!(error instanceof Error)) return null;
   const { errcode, code } = error as { errcode?: unknown; code?: unknown };
   if (typeof errcode === "number") return CODES[(errcode & 0xff) as keyof typeof CODES] ?? "OTHER";
-  // Holdfast never writes a number that JavaScript cannot hold: a driver that reads one reads a damaged page.
+  // Holdfast never writes a number that JavaScript cannot hold, so a driver that reads one reads a damaged page.
   if (code === "ERR_OUT_OF_RANGE" && error.message.startsWith("Value is too large to be represented")) return "CORRUPT";
   if (typeof code !== "string" || !code.startsWith("SQLITE_")) return null;
   const name = Object.values(CODES).find((known) => code.startsWith(`SQLITE_${known}`));
@@ -41,7 +41,7 @@ export const isOfDamage = isOneOf("CORRUPT", "NOTADB", "MISMATCH", "CONSTRAINT",
 /** Whether the file or the disk caused the error: no other write would have succeeded either. */
 export const isOfDisk = isOneOf("BUSY", "LOCKED", "READONLY", "IOERR", "FULL", "CANTOPEN");
 
-/** The error of a statement whose result shows that an index and its table disagree. */
+/** Makes the error of a statement whose result shows that an index and its table disagree. */
 export function corrupt(what: string): Error {
   return Object.assign(new Error(what), { errcode: 11 });
 }
@@ -142,13 +142,13 @@ export function openFile(path: string, flags: string, mode?: number): Disposable
   return { fd, [Symbol.dispose]: () => closeSync(fd) };
 }
 
-/** The mode for files beside this database or in this folder: the mode of the database or folder itself. */
+/** Returns the mode for files beside this database or in this folder: the mode of the database or folder itself. */
 export function modeLike(path: string): number {
   const found = statSync(path, { throwIfNoEntry: false });
   return found === undefined ? DEFAULT_FILE_MODE : fileModeOf(found.mode);
 }
 
-/** Creates a file, whatever the umask is. False: it exists, and stays as it is. */
+/** Creates a file with this mode, whatever the umask is. False: it exists, and stays as it is. */
 export function createFile(path: string, mode: number): boolean {
   try {
     using file = openFile(path, "wx", mode);

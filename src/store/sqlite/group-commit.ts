@@ -16,7 +16,7 @@ export interface Tx extends ScriptTx {
   readonly now: number;
   /** This commit's number: the fence of the jobs that are claimed in it. */
   readonly commit: Fence;
-  /** More lanes than are known here mean that another process has made some. */
+  /** Number of lanes. If it is larger than the number of known lanes, another process has made some. */
   readonly lanes: number;
   readonly settings: number;
   nextKey(): JobKey;
@@ -28,12 +28,12 @@ export interface Committed {
   ended: { job: JobKey; fence: Fence }[];
   damaged: string[];
   audit: AuditHead | null;
-  /** The number of the last commit, and the highest key of a job, that are certainly in the database now. */
+  /** Number of the last commit, and below it the highest job key, that are certainly in the database now. */
   commit: number;
   key: number;
 }
 
-/** Keys continue from the highest that exists, or ever existed if the highest were pruned. */
+/** Reads the counters. Keys continue from the highest that exists, or ever existed if the highest were pruned. */
 export const COUNTED = `
   select ${COMMITS}, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer, settings
   from holdfast_counter where id = 1`;
@@ -66,7 +66,7 @@ export interface GroupCommitOptions {
   /** How long a write waits for the transaction of another process, in milliseconds; longer while others commit. */
   patience: number;
   onCommit: (committed: Committed) => void;
-  /** Why other processes do not see this file any more. Asked before each transaction, and before its callers are answered. */
+  /** Returns why other processes do not see this file any more. Called before each transaction, and before it is answered. */
   replaced: (when: "before" | "after") => HoldfastError | null;
   onWritten?: ((now: number) => void) | null;
   /** Called with the error of a statement or commit, but not of a user's statement. */
@@ -75,9 +75,9 @@ export interface GroupCommitOptions {
   onUndo: () => void;
 }
 
-// Calls of one turn share a transaction: a commit costs as much as 100 rows. A promise settles only after the commit.
+// Runs the calls of one turn in one transaction: a commit costs as much as 100 rows. A promise settles only after the commit.
 export class GroupCommit {
-  /** Identifies this handle: a commit that threw must not be taken for that of another handle of the same process. */
+  /** Identifies this handle, so that another handle's commit is not taken for the one of this handle that threw. */
   readonly #writer = randomInt(2 ** 40);
   readonly #db: Connection;
   readonly #options: GroupCommitOptions;
@@ -102,7 +102,7 @@ export class GroupCommit {
     };
   }
 
-  /** `run` may run again after a rollback. `alone`: the user's, in its own transaction, at most once; its error passes on. */
+  /** Queues a call. `run` may run again after a rollback. `alone`: a user's code runs at most once, in its own transaction. */
   submit<T>(operation: Operation, run: (tx: Tx) => T, { alone = false, refused = asItIs }: Partial<Item> = {}): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       const since = this.#options.monotonic();
@@ -146,27 +146,27 @@ export class GroupCommit {
       if (committed !== null) this.#options.onCommit(committed);
       return [];
     }
-    // Once a user's callback has run, even a busy file is its own error: it may be about another database.
+    // Once a user's callback has run, even a busy error is the callback's own: it may be about another database.
     if (committed.busy && !(alone && called)) return items;
     if (items.length > 1 && !committed.atCommit) return this.#oneByOne(items);
     for (const item of items) item.reject(this.#errorFor(item, committed, called));
     return [];
   }
 
-  /** One of them is bad, or one transaction cannot hold them all. */
+  /** Runs calls one by one, because one of them is bad, or one transaction cannot hold them all. */
   #oneByOne(items: Item[]): Item[] {
     for (let i = 0; i < items.length; i++) if (this.#run([items[i] as Item]).length > 0) return items.slice(i);
     return [];
   }
 
-  /** A user's callback that has run gets its own error unchanged, or the error of a commit that its rows have caused. */
+  /** Returns the error for a caller: its own unchanged for a user's callback that has run, or whose rows made the commit fail. */
   #errorFor({ alone, refused }: Item, { error, atCommit }: Failed, called: boolean): unknown {
     const isOwn = alone && called && (!atCommit || isOfContent(error));
     if (!isOwn) return explain(error, this.#options.path);
     return atCommit ? refused(error) : error;
   }
 
-  /** Null: nothing was written, so there is nothing to commit or to announce. */
+  /** Runs a transaction. Null: it wrote nothing, so there is nothing to commit or to announce. */
   #transact(items: Item[], body: (tx: Tx) => void): Committed | Failed | null {
     let mark: Mark | undefined;
     const committed: Committed = { ready: new Set(), ended: [], damaged: [], audit: null, commit: 0, key: 0 };
@@ -185,7 +185,7 @@ export class GroupCommit {
       const [commits, jobs, lanes, , settings] = this.#sql.counted.row() as CountedRow;
       const commit = commits + 1;
       mark = { now: this.#options.now(), commit, key: jobs + 1 };
-      // A commit that only adds jobs is numbered by their fence: writing the counter costs a page more, a fifth of such a commit.
+      // The jobs' fence numbers a commit that only adds jobs: writing the counter costs one more page, a fifth of such a commit.
       const counts = items.some(({ operation }) => operation !== ENQUEUE);
       if (counts) this.#sql.count.run(commit, this.#writer);
       let nextKey = jobs;
@@ -204,7 +204,7 @@ export class GroupCommit {
         damaged: (what) => committed.damaged.push(what),
         audited: (head) => (committed.audit = head),
       });
-      // Keys that a user has rolled back are in no row.
+      // Keys that a user's callback has rolled back are in no row.
       committed.key = isUsers ? jobs : nextKey;
       committed.commit = counts || committed.key > jobs ? commit : commits;
       for (const item of items) passPoint(item.operation, "written");
@@ -234,7 +234,7 @@ export class GroupCommit {
     return this.#unseen() ?? committed;
   }
 
-  /** A commit into a file that no other process sees is not acknowledged; nor is a "duplicate" that was read in it. */
+  /** Rejects what was committed into, or read from, a file that other processes do not see any more. */
   #unseen(): Failed | null {
     const replaced = this.#options.replaced("after");
     return replaced === null ? null : { error: replaced, busy: false, atCommit: true };
@@ -245,7 +245,7 @@ export class GroupCommit {
     this.#options.onUndo();
   }
 
-  /** A commit that threw may have happened. The counters tell, unless other processes have written since. */
+  /** Whether a commit that threw has happened. The counters tell, unless other processes have written since. */
   #happened(mark: Mark, items: Item[]): "yes" | "no" | "unknown" {
     try {
       const [commits, jobs, , writer] = this.#sql.counted.row() as CountedRow;
@@ -260,14 +260,14 @@ export class GroupCommit {
     }
   }
 
-  /** The first write of a process belongs to opening: it waits as long. */
+  /** Whether a call may wait as long as opening does: the first write of a process belongs to opening. */
   #isOpening({ operation }: Item): boolean {
     if (operation !== "register") return false;
     this.#opening ??= lockPatience(this.#db);
     return !this.#opening();
   }
 
-  // On a timer: the other writer may be a handle of this very thread. With jitter, because SQLite's own waiting is unfair.
+  // Wait on a timer, because the other writer may be a handle of this very thread. Jitter makes up for SQLite's unfair waiting.
   #wait(items: Item[]): void {
     const patient: Item[] = [];
     const { patience, monotonic, path } = this.#options;

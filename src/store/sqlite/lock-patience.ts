@@ -1,9 +1,9 @@
 import type { Connection } from "./driver.ts";
 
-/** How long opening waits while no other process commits, and at most. */
+/** How long opening waits while no other process commits, and below it how long at most. */
 const STUCK_MS = 5_000;
 const MOST_MS = 120_000;
-/** Checks per millisecond that must find no commit: a process that shares a processor with hundreds checks seldom. */
+/** Checks per millisecond that must find no commit, because a process that shares a processor with hundreds checks seldom. */
 const LOOKS_PER_MS = 1 / 200;
 
 interface PatienceOptions {
@@ -13,7 +13,7 @@ interface PatienceOptions {
   since?: number;
 }
 
-/** Waits while other processes commit: hundreds of writers take turns in no order. Gives up if one keeps the lock. */
+/** Tells when to give up a lock: if one process keeps it, not while others commit, because hundreds take turns in no order. */
 export function lockPatience(
   db: Connection,
   { stuckMs = STUCK_MS, mostMs = MOST_MS, now = () => performance.now(), since = now() }: PatienceOptions = {},
@@ -35,7 +35,7 @@ export function lockPatience(
   };
 }
 
-/** Changes with every commit of another connection; null: reading is locked, too. */
+/** Returns a number that changes with every commit of another connection. Null: reading is locked, too. */
 function dataVersion(db: Connection): number | null {
   try {
     return (db.prepare("pragma data_version").row() as [number])[0];

@@ -13,7 +13,7 @@ interface Migration {
   sql: string;
 }
 
-/** In order; a migration that was released never changes. */
+/** Migrations in order. A migration that was released never changes. */
 export const MIGRATIONS: Migration[] = [{ name: "initial", sql: SCHEMA }];
 
 export function schemaVersion(): number {
@@ -28,7 +28,7 @@ interface MigrateOptions {
   upTo?: number;
 }
 
-// Each step is one transaction that reads the version again: two starting processes, or a kill, leave a whole schema.
+// Each step is one transaction that reads the version again, so that two starting processes, or a kill, leave a whole schema.
 export function migrate(db: Connection, options: MigrateOptions): void {
   refuseNewer(versionOf(db), options.path);
   const upTo = options.upTo ?? schemaVersion();
@@ -77,7 +77,7 @@ export function refuseNewer(version: number, path: string): void {
   );
 }
 
-/** Reads the version without migrating; null: the file is unreadable. */
+/** Reads the version without migrating. Null: the file is unreadable. */
 export function schemaAt(path: string, driver: DriverName): { version: number; known: number } | null {
   try {
     using db = connect(driver, path, { busyTimeout: 100, readOnly: true });

@@ -30,18 +30,18 @@ import { mostSeen, readSlots } from "./maintenance/witness.ts";
 export interface OpenSqliteOptions {
   driver: DriverName;
   durability?: Durability;
-  /** False: a file without a Holdfast database is rejected, and left as it is. */
+  /** False: `open` rejects a file without a Holdfast database, and leaves it as it is. */
   create?: boolean;
   mode?: number;
   now: () => number;
-  /** The database is damaged: nothing is written, no setting and no migration. */
+  /** True: the database is damaged, so nothing is written, no setting and no migration. */
   damaged?: boolean;
   actor?: string;
-  /** Takes this process's lock before the file is opened; default: the caller holds one. */
+  /** Takes this process's lock before the file is opened. Default: the caller holds one. */
   alive?: Alive | null;
   backsUp?: boolean;
   journal?: boolean;
-  /** How long SQLite itself waits for a lock; the rest is waited for on a timer. */
+  /** How long SQLite itself waits for a lock. After that, the store waits on a timer. */
   busyTimeout: number;
 }
 
@@ -72,12 +72,12 @@ export function canonicalPath(where: string): string {
     );
   }
   if (existsSync(path)) return realpathSync(path);
-  // A link to a file that does not exist yet is followed, too.
+  // Follow a link to a file that does not exist yet, too.
   const link = lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() ? readlinkSync(path) : null;
   return link === null ? join(realpathSync(folder), basename(path)) : canonicalPath(resolve(folder, link));
 }
 
-/** Opens a connection: checked, migrated, with its durability set and read back. If it throws, nothing has changed. */
+/** Opens a connection, checks and migrates the file, and sets the durability. If it throws, nothing has changed. */
 export async function openSqlite(path: string, options: OpenSqliteOptions): Promise<OpenedSqlite> {
   if (path !== ":memory:" && options.alive) await untilRestored(path, options.driver);
   const isNew = path !== ":memory:" && !existsSync(path);
@@ -93,7 +93,7 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
     const get = options.damaged ? readOnly : prepare;
     if (options.backsUp && !isNew && !options.damaged) await backUp(db, path, options);
     const opened = await patiently(db, () => get(db as Connection, path, options));
-    // After a power cut a file whose folder entry is not synced does not exist.
+    // After a power cut, a file does not exist unless its folder was synced.
     if (isNew) syncFolder(dirname(path));
     return { db, token, ...opened };
   } catch (error) {
@@ -110,7 +110,7 @@ async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteO
   await backUpBeforeMigration(db, { path, driver, now });
 }
 
-/** No process ever registered: the one that makes the database is still at it, or was killed. There is nothing to back up. */
+/** Whether no process ever registered: the one that creates the database is busy with it, or was killed. It holds no data. */
 function isUnfinished(db: Connection): boolean {
   return db.prepare("select 1 from sqlite_sequence where name = 'holdfast_processes'").row() === undefined;
 }
@@ -119,7 +119,7 @@ function removeEmpty(path: string): void {
   if (statSync(path, { throwIfNoEntry: false })?.size === 0) rmSync(path, { force: true });
 }
 
-/** SQLite opens a read-only file without an error, and fails at the first write. */
+/** Rejects a read-only file, which SQLite opens without an error, to fail at the first write. */
 function refuseReadOnly(path: string): void {
   if (!may(path, constants.R_OK) || may(path, constants.W_OK)) return;
   throw explainDiskFault("READONLY", path, undefined);
@@ -134,11 +134,11 @@ function may(path: string, mode: number): boolean {
   }
 }
 
-/** Settings belong to the connection, so every connection passes here. */
+/** Sets up a connection. Every connection passes here, because settings belong to the connection. */
 function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit<OpenedSqlite, "db" | "token"> {
-  // Even this reads the file, and meets a process that switches it to write-ahead logging or closes it last.
+  // Even this reads the file, and can be busy: another process switches it to write-ahead logging, or is the last to close it.
   refuseOldSqlite(scalar(db, "select sqlite_version()"), options.driver);
-  // Before anything is changed: it may be another program's database.
+  // Reject the file before anything is changed, because it may be another program's database.
   if (options.create === false && versionOf(db) === 0) throw noDatabase(path);
   if (path !== ":memory:") {
     const mode = scalar<string>(db, "pragma journal_mode = wal");
@@ -169,7 +169,7 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
   return { databaseId, durability, journaled: setJournal(db, options.journal, by) };
 }
 
-/** Opens a damaged database. A read-only connection does not copy the log when it closes. */
+/** Sets up a connection to a damaged database. It is read-only, so that it does not copy the log when it closes. */
 function readOnly(db: Connection, path: string, { driver }: OpenSqliteOptions): Omit<OpenedSqlite, "db" | "token"> {
   refuseOldSqlite(scalar(db, "select sqlite_version()"), driver);
   const version = versionOf(db);
@@ -204,7 +204,7 @@ function noDatabase(path: string): HoldfastError {
   );
 }
 
-/** Read back after a first statement: one driver silently falls back to NORMAL on a WAL database. */
+/** Sets the durability and reads it back, because one driver silently falls back to NORMAL on a WAL database. */
 function setSynchronous(db: Connection, path: string, durability: Durability): void {
   const wanted = durability === "power" ? 2 : 1;
   db.exec(`pragma synchronous = ${wanted === 2 ? "full" : "normal"}`);
@@ -230,10 +230,10 @@ export async function patiently<T>(db: Connection, run: () => T): Promise<T> {
   }
 }
 
-/** In older versions, resetting a write-ahead log can corrupt it. */
+/** Oldest supported version: in older ones, resetting a write-ahead log can corrupt it. */
 const OLDEST = [3, 51, 3] as const;
 
-/** Node is judged by its SQLite: Node 25.0 is newer than 24.21, and its SQLite is older. */
+/** Rejects an old SQLite. Node is judged by its SQLite: Node 25.0 is newer than 24.21, and its SQLite is older. */
 export function refuseOldSqlite(version: string, whose: string): void {
   const parts = version.split(".").map(Number);
   for (const [i, least] of OLDEST.entries()) {

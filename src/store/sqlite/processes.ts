@@ -57,7 +57,7 @@ export class Processes implements ProcessStore {
         `update holdfast_processes set stop = :drain where id = :id and stoppable = 1 and stop is null
          returning pid, host, program`,
       ),
-      // Its running jobs refer to the row until they are reclaimed.
+      // Running jobs refer to the row of their process until they are reclaimed.
       remove: db.prepare(
         `delete from holdfast_processes
          where id = :id and not exists (select 1 from holdfast_jobs where state = 'running' and holder = :id)`,
@@ -65,7 +65,7 @@ export class Processes implements ProcessStore {
     };
   }
 
-  /** The process's first commit: after it, nothing that it reads can be lost by the unfinished fsync of another process. */
+  /** Makes the process's first commit. After it, no unfinished fsync of another process can lose what this process reads. */
   async register(process: NewProcess): Promise<ProcessId> {
     const alive = await this.#access.read(() => this.#prove());
     await this.#access.read(() => this.#parts.beWitness(alive));

@@ -155,7 +155,7 @@ create table holdfast_events (
 );
 `;
 
-/** Whatever a program believes, the file holds no other transitions than core's. */
+/** Trigger that rejects build transitions other than those of src/core, also from another program. */
 const MOVES = `
 create trigger holdfast_builds_moves before update of state on holdfast_builds
 when ${IS_FORBIDDEN_MOVE}
@@ -169,7 +169,7 @@ const KEPT = refuse("entries of the audit are never changed or removed");
 const CHAINED = refuse("an entry of the audit comes after its head, with its hash");
 const FORWARD = refuse("the head of the audit moves to an entry that comes after it");
 
-/** Whatever a program believes, the file holds no other. Whether they are there, letter by letter, is looked at, too. */
+/** Triggers that keep the audit as it was written. A verification of the audit compares their text with the file's. */
 export const GUARDS: readonly { name: string; sql: string }[] = [
   guard("holdfast_audit_unchanged", `before update on holdfast_audit ${KEPT}`),
   guard("holdfast_audit_kept", `before delete on holdfast_audit ${KEPT}`),

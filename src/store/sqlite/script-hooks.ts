@@ -54,13 +54,13 @@ export function operateDatabase(db: Connection, parts: JobParts): OperateDatabas
       for (const { job, lane, state } of ended) effects.add(job, lane, state);
       effects.write(tx);
     },
-    // By holdfast_jobs_aside, or by the key: finished jobs are the oldest.
+    // SQLite uses holdfast_jobs_aside, or the key, because finished jobs are the oldest.
     isIn: (state) => `state = '${state}'`,
     holderOf: `
       select key from holdfast_jobs
       where slot = :slot and slot is not null and (state = 'pending' or state = 'running' or state = 'waiting')`,
     removals: [
-      // A key is never given out twice: a late settle with an old (job, fence) must not match another job.
+      // Never give out a key twice: a late settle with an old (job, fence) must not match another job.
       `update holdfast_counter set jobs = highest
        from (select max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) as highest from holdfast_counter) where id = 1`,
       "delete from holdfast_inputs where job in (select value from json_each(:jobs))",
@@ -92,7 +92,7 @@ export function retentionDatabase({ catalog, settings }: JobParts): RetentionDat
 
 export function workDatabase(db: Connection, catalog: Catalog): WorkDatabase {
   const sequence = db.prepare("select seq from sqlite_sequence where name = 'holdfast_results'");
-  // An operation takes keys before it writes its rows, and another one of the same transaction may take some meanwhile.
+  // Remember taken keys: an operation takes them before it writes its rows, and another of the transaction may take some then.
   let taken = { commit: 0 as Fence, key: 0 };
   return {
     queueOf: (lane) => catalog.lane(lane).queue,
@@ -120,7 +120,7 @@ export function workHooks(
     cancel,
     enqueue,
     notes,
-    // Under the write lock: transactions that were under way are committed or rolled back by then.
+    // Read under the write lock, when transactions that were under way are committed or rolled back.
     referenced: (hashes) =>
       access.write("prune", () => new Set(referenced.rows(JSON.stringify(hashes)).map(([hash]) => hash as string))),
   };

@@ -66,7 +66,7 @@ export function statementsOn(db: Connection): Statements {
     findEach<Row>(this: Self, sql: string, rows: readonly EachParams[]): Script<Row[]> {
       const find = () => rows.flatMap((row) => read<Row>(this, sql, row));
       if (rows.length < 2 || db.inTransaction) return wait(find());
-      // One snapshot for all of them: to begin and end one for each takes longer than to find the row.
+      // Read all rows in one snapshot, because beginning and ending one for each takes longer than finding the row.
       db.exec("begin");
       try {
         return wait(find());
@@ -145,7 +145,7 @@ function toValue(param: Param | undefined): Value {
   return typeof param === "object" && param !== null ? JSON.stringify(param) : param;
 }
 
-/** Each write is one atomic unit, which may share its commit with others. */
+/** Reads and writes of a store. Each write is one atomic unit, which may share its commit with others. */
 export interface StoreAccess {
   now(): number;
   read<T>(run: () => T): Promise<T>;
@@ -158,7 +158,7 @@ export const DIALECT: Dialect = {
   items: (_, list) => `(select key as place, value from json_each(${list}))`,
   rows: (json, columns) =>
     `(select ${Object.keys(columns).map((name) => `value ->> '${name}' as "${name}"`)} from json_each(${json}))`,
-  // Without it SQLite reads a whole segment by its primary key.
+  // Without the index, SQLite reads a whole segment by its primary key.
   indexed: (index) => ` indexed by holdfast_${index}`,
   firstRow: (table, as, which) =>
     `cross join ${table} as ${as} on ${as}.key = (select one.key from ${table} as one ${which} limit 1)`,
@@ -167,7 +167,7 @@ export const DIALECT: Dialect = {
     const names = Object.keys(columns);
     return write({
       value: (name) => `:${name}`,
-      // Half again as fast as `select`.
+      // `values` is half again as fast as `select`.
       inserted: `values (${names.map((name) => `:${name}`).join(", ")})`,
       from: (tables) => (tables === undefined ? "" : `from ${tables}`),
       using: "",
@@ -186,7 +186,7 @@ export const DIALECT: Dialect = {
   fence: ":commit",
   locking: "",
   lockingOf: () => "",
-  // SQLite's own `max` is null if one of them is.
+  // SQLite's own `max` is null if one of its values is.
   greatest: (a, b) => `max(${a}, coalesce(${b}, ${a}))`,
   least: (a, b) => `min(${a}, ${b})`,
   isFalse: (column) => `${column} = 0`,
@@ -194,7 +194,7 @@ export const DIALECT: Dialect = {
   jsonRows: (columns, from, order) =>
     `(select json_group_array(json_array(${columns.join(", ")}) order by ${order}) from ${from})`,
   overriding: "",
-  // A deleted row's key is not given out again.
+  // The sequence never gives out the key of a deleted row again.
   nextKey: (table) => `select coalesce((select seq from sqlite_sequence where name = 'holdfast_${table}'), 0) + 1 as next`,
   running: "(select key, fence, holder, lease, expires_at, expires_at as bound from holdfast_jobs where state = 'running')",
   heldBy: (processes) => `(select count(*) from holdfast_jobs
@@ -231,7 +231,7 @@ export const QUERY_DIALECT: QueryDialect = {
     select job.lane, job.state, -count(*) from (${endedWithWork(DIALECT)}) as ended
     cross join holdfast_work as work on work.build = ended.key cross join holdfast_jobs as job on job.key = work.job
     where job.state in ('pending', 'waiting') group by job.lane, job.state`,
-  // A job that is due but still marked as delayed could run now, too: no worker may have claimed there yet.
+  // Include due jobs that are still marked as delayed: no worker may have claimed in their lanes yet.
   oldest: `
     select lane.value as lane, (
       select created_at from holdfast_jobs where key = (select min(key) from (
@@ -267,12 +267,12 @@ export const QUERY_DIALECT: QueryDialect = {
   },
 };
 
-/** Indexes have the jobs of all states but this one, which is that of most jobs. */
+/** Whether an index has the jobs: one has those of each state except "succeeded", which most jobs have. */
 function isByIndex({ states, bySlot }: Pick<AskedJobs, "states" | "bySlot">): boolean {
   return bySlot || (states !== null && !states.includes("succeeded"));
 }
 
-/** The state is written out, not bound: only so can SQLite see which partial index has it. */
+/** Returns SQL for the keys of jobs. It contains the state as a literal, so that SQLite sees which partial index has it. */
 function keys(asked: AskedJobs): string {
   const { states, bySlot, newest } = asked;
   if (bySlot) {
@@ -285,7 +285,7 @@ function keys(asked: AskedJobs): string {
   if (states === null || !isByIndex(asked)) return "select key from holdfast_jobs where key > :from and key < :to";
   const of = (state: JobState): string => {
     if (state === "pending") return `select key from (${pendingKeys(newest)})`;
-    // Few jobs run at once: the plus makes SQLite find them by their own index, and not walk history by the key.
+    // The plus makes SQLite find the few running jobs by their own index, instead of walking all jobs by the key.
     const key = state === "running" ? "+key" : "key";
     return `
       select key from (
@@ -295,7 +295,7 @@ function keys(asked: AskedJobs): string {
   return states.map(of).join(" union all ");
 }
 
-/** No index has pending jobs in key order: merges the first of each priority with delayed, parked, reclaimed ones. */
+/** Merges the first pending jobs of each priority with delayed, parked and reclaimed ones: no index has them in key order. */
 function pendingKeys(newest: boolean): string {
   const ofLanes = `+key > :from and +key < :to and ${DIALECT.in("lane", "bigint", ":lanes")}`;
   return `

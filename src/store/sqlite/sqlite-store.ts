@@ -73,15 +73,15 @@ import { framesIn, walSize } from "./maintenance/wal.ts";
 import { Witness } from "./maintenance/witness.ts";
 
 const WRITE_WAIT_MS = 5_000;
-/** Between two checks whether the files were replaced, except when a commit at "power" is acknowledged. */
+/** Shortest pause between checks whether the files were replaced. A commit at "power" is always checked before the answer. */
 const FILE_CHECK_INTERVAL_MS = 1;
 
 export interface SqliteStoreOptions extends Omit<OpenSqliteOptions, "now" | "damaged" | "alive"> {
   clock: Clock;
   random: () => number;
-  /** A thread of a process that has the database open, and has checked it. */
+  /** True in a thread of a process that has opened and checked the database. */
   ownThread?: boolean;
-  /** Of this process, and of this boot of the host. */
+  /** Identifies this process; `boot` identifies this boot of the host. */
   identity?: string;
   boot?: string;
   onlyReads?: boolean;
@@ -126,7 +126,7 @@ export class SqliteStore implements Store {
     const alive = path === ":memory:" ? null : new Alive(aliveFolder(path), driver, options.identity, () => modeLike(path));
     const shows = ownThread ? {} : { alive };
     if (path !== ":memory:" && !ownThread) await untilRestored(path, driver);
-    // Before SQLite touches the log.
+    // Read the size before SQLite touches the log.
     const bytes = walSize(path);
     const damage = new Damage(path, { driver, now, actor: options.actor ?? UNKNOWN_ACTOR });
     const open = () => openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));
@@ -219,7 +219,7 @@ export class SqliteStore implements Store {
     const handle = handleOf(tx);
     if (handle === this.#opened.db.handle) return this.#parts.own.enqueue(jobs);
     const enqueued = this.#parts.userTransactions.enqueue(handle, jobs);
-    // The definitions' settings are declared whatever becomes of that transaction.
+    // Declare the definitions' settings whatever becomes of that transaction.
     const { declarations } = this.#parts.enqueueParts.settings;
     const declared = new Set(jobs.flatMap(({ declares }) => declares ?? []));
     const undeclared = [...declared].filter((one) => !declarations.isDeclared(one));
@@ -314,7 +314,7 @@ export class SqliteStore implements Store {
     return refusal === null ? settleWithRows(onlyOne(settlements), parts) : Promise.reject(refusal);
   }
 
-  /** Also called at the exit of a process that does not close the store: Node closes connections then. */
+  /** Closes a replaced database. Also called when a process exits without closing, because Node closes connections then. */
   readonly #closeReplaced = (): void => {
     process.off("exit", this.#closeReplaced);
     closeWithoutCheckpoint(this.#opened.db, this.#path, this.#opened.driver);
@@ -334,13 +334,13 @@ export class SqliteStore implements Store {
     }
   };
 
-  /** The database is damaged, or waits for an operator. Null: writes are accepted. */
+  /** Returns why writes are rejected: the database is damaged, or waits for an operator. Null: it accepts writes. */
   #refusal(): HoldfastError | null {
     return this.damage.refusal("write") ?? this.hooks.refuseWrites?.() ?? null;
   }
 }
 
-/** Other processes judge by these locks whether the database and its log are open, and whether this process is alive. */
+/** Watches the locks by which other processes judge whether the database and its log are open, and this process is alive. */
 function watchLocksOf(path: string, token: string): () => string[] {
   return watchLocks([
     { path, byte: SHARED_BYTE },

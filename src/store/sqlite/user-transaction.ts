@@ -22,7 +22,7 @@ interface Host {
 
 export class UserTransactions {
   readonly #host: Host;
-  // Weak at both ends: a prepared statement of node:sqlite keeps its database alive, and some programs open a handle per request.
+  // Hold both weakly: a prepared statement of node:sqlite keeps its database alive, and some programs open a handle per request.
   readonly #handles = new WeakMap<object, WeakRef<UserHandle>>();
 
   constructor(host: Host) {
@@ -77,13 +77,13 @@ class UserHandle {
     this.#enqueueParts = new EnqueueParts(db, { canDeclare: false });
     this.#sql = {
       synchronous: db.prepare("pragma main.synchronous"),
-      // Changes no row and no page, yet takes the write lock, or throws.
+      // This changes no row and no page, but takes the write lock, or throws.
       takeLock: db.prepare("update holdfast_counter set lanes = lanes where false"),
       counted: db.prepare(COUNTED),
     };
   }
 
-  /** False once the handle was closed, also if it was opened again: that ends its statements. */
+  /** Whether the statements still work. Closing the handle ends them, also if it was opened again. */
   isUsable(): boolean {
     try {
       return this.#sql.synchronous.row() !== undefined;
@@ -106,7 +106,7 @@ class UserHandle {
         lanes,
         settings,
         nextKey: () => ++key as JobKey,
-        // The user commits; other processes notice it by watching the file.
+        // The user commits. Other processes notice that by watching the file.
         wrote: () => {},
         ready: () => {},
         ended: () => {},
@@ -116,7 +116,7 @@ class UserHandle {
     );
   }
 
-  /** Without a transaction each statement would commit by itself, and the job would exist before the user's row. */
+  /** Rejects a handle without a transaction: each statement would commit by itself, and the job before the user's row. */
   #refuseNoTransaction(): void {
     if (this.#db.inTransaction) return;
     throw new HoldfastError(
@@ -126,7 +126,7 @@ class UserHandle {
     );
   }
 
-  /** A commit that is not synced would be acknowledged to every caller that asks about the job. */
+  /** Rejects a less durable handle: callers that read the job would rely on a commit that is not synced. */
   #refuseLessDurable(): void {
     const [level] = this.#sql.synchronous.row() as [number];
     const { durability, path } = this.#host;
@@ -139,7 +139,7 @@ class UserHandle {
     );
   }
 
-  /** Without the write lock, what is read may be outdated when it is written. */
+  /** Rejects a transaction without the write lock: what it reads may be outdated when it writes. */
   #refuseNoLock(): void {
     try {
       this.#sql.takeLock.run();
@@ -196,7 +196,7 @@ export class OwnTransaction {
 
   run<T>(tx: Tx, call: UserCall, work: (handle: object) => T): T {
     this.#open = { tx, call };
-    // The callback's writes cannot be seen from here.
+    // Commit in any case, because the callback's own writes cannot be seen from here.
     tx.wrote();
     this.#mark.run();
     try {
@@ -205,7 +205,7 @@ export class OwnTransaction {
       return value;
     } finally {
       this.#open = null;
-      // Also after a success: the callback may have rolled parts back.
+      // Forget the caches also after a success, because the callback may have rolled parts back.
       this.#enqueueParts.forget();
     }
   }
@@ -218,18 +218,18 @@ export class OwnTransaction {
         "Enqueue inside the callback of hf.transaction or `commit`, before it returns; do not keep the handle.",
       );
     }
-    // A savepoint outside of a transaction would be one by itself, committed by its release.
+    // Outside of a transaction, a savepoint would begin one, and its release would commit it.
     if (!this.#db.inTransaction) throw ended(this.#open.call);
     const { tx } = this.#open;
     return explaining(this.#path, () => this.#enqueueParts.provisionally(tx, jobs));
   }
 
-  /** The savepoint is gone with the transaction it was made in, even if another one was begun since. */
+  /** Rejects a callback that ended its transaction: the savepoint is gone then, even if another transaction was begun since. */
   #refuseEnded(call: UserCall): void {
     try {
       if (this.#db.inTransaction) return void this.#release.run();
     } catch {
-      // There is no such savepoint.
+      // The savepoint is gone.
     }
     throw ended(call);
   }
@@ -244,7 +244,7 @@ function ended(call: UserCall): HoldfastError {
   );
 }
 
-/** Refers to nothing: what a closed handle of node:sqlite refers to is never freed, because its statements keep it. */
+/** Rejects `db.close()`. It captures nothing: what a closed handle of node:sqlite refers to is never freed. */
 function refuseClose(): never {
   throw new HoldfastError(
     "TX_ENDED",
@@ -262,7 +262,7 @@ interface Parts {
   onFault: (error: unknown) => void;
 }
 
-/** Runs the callbacks once, after the fence check; the success is written last: if one commits, the attempt is still held. */
+/** Runs `commit` callbacks once, after the fence check. It writes the success last: if a callback commits, the lease stays. */
 export function settleWithRows(settlement: Settlement, parts: Parts): Promise<LeaseState[]> {
   const { group, settle, own, path, onFault } = parts;
   const guarded = <T>(write: () => T): T => {
@@ -288,7 +288,7 @@ export function settleWithRows(settlement: Settlement, parts: Parts): Promise<Le
     if (settle.hasSucceeded(settlement.job)) return fates;
     throw new CommitRowsFailed(new NonRetryableError(settlement.decided?.error?.message ?? "The success was rejected."));
   };
-  // COMMIT itself checks deferred constraints of the user's tables.
+  // COMMIT itself checks deferred constraints of the user's tables, so its error counts as a callback's.
   return group.submit("settle", run, { alone: true, refused: (error) => new CommitRowsFailed(error) });
 }
 

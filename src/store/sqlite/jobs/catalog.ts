@@ -26,7 +26,7 @@ import type { Tx } from "../group-commit.ts";
 import { DIALECT } from "../scripts.ts";
 import type { JobParts } from "./enqueue.ts";
 
-/** Lanes and policies are few and never change, so job rows hold their numbers. Each transaction compares the count of lanes. */
+/** Lanes and policies, by the numbers that job rows have. They are few and never change; a count reveals new lanes. */
 export class Catalog {
   readonly #sql;
   #lanes = new Map<number, Lane>();
@@ -69,7 +69,7 @@ export class Catalog {
     if (id === undefined) {
       ({ id } = this.#sql.addLane.get<{ id: number }>({ queue, name, version }) as { id: number });
       this.#sql.countLane.run();
-      // The count now includes this lane, and would hide one that another process has made.
+      // The count now includes this lane, so it would hide a lane that another process has made.
       this.#loaded = false;
       tx.wrote();
     }
@@ -131,7 +131,7 @@ export class Catalog {
   }
 }
 
-/** Settings of queues and limits, read again only when the database's count of their changes has moved. */
+/** Settings of queues and limits. It reads them again only when the database's count of their changes has risen. */
 export class Settings {
   readonly declarations: DeclarationCache;
   view = NO_SETTINGS;
@@ -201,7 +201,7 @@ export class Limits {
   readonly #parts: JobParts;
   readonly #rows: LimitRows;
   readonly #sql;
-  /** The loaded counters hold until another process writes, a limit changes, or a transaction of this store is rolled back. */
+  /** Loaded counters are valid until another process writes, a limit changes, or a transaction of this store is rolled back. */
   #tx: Tx | null = null;
   #seen = -1;
   #settingsSeen = -1;
@@ -235,11 +235,11 @@ export class Limits {
     runSync(this.#rows.withdraw(tx, jobs));
   }
 
-  /** Lets jobs pass that rates allow by now, and jobs that were admitted before. */
+  /** Admits jobs that rates allow by now, and writes the counters. */
   serveDue(tx: Tx): void {
     if (!this.#parts.settings.view.hasLimits) return;
     this.#recheck(tx, this.#sql.due, tx.now);
-    // No rate is used up for longer than its period: the process that wrote such an instant had a clock that was set back since.
+    // No rate is used up for longer than its period, so a later instant comes from a clock that was set back since.
     this.#recheck(tx, this.#sql.wrong, tx.now + this.#parts.settings.view.longestRefillMs);
     this.write(tx);
   }
@@ -271,7 +271,7 @@ export class Limits {
     return gate;
   }
 
-  /** Makes sure, once in each transaction, that the loaded counters still hold. */
+  /** Drops loaded counters that are not valid any more, once in each transaction. */
   #begin(tx: Tx): void {
     if (this.#tx === tx) return;
     this.#tx = tx;
@@ -285,7 +285,7 @@ export class Limits {
   }
 }
 
-/** Row by row: a prepared statement with its values takes a third of the time that a list in JSON does. */
+/** Reads row by row: a prepared statement with its values takes a third of the time that a list in JSON takes. */
 function limitReads(db: Connection): LimitReads {
   const counters = db.prepare(`select ${USAGE} from holdfast_counters where rule = ? and key = ?`);
   const parked = db.prepare(

@@ -50,10 +50,10 @@ export class Claim {
     this.#parts = parts;
     this.#scan = new ReadyLanes(db, parts.random);
     this.#sql = {
-      // The next jobs of one lane, by holdfast_jobs_ready: the cost does not depend on how many there are.
+      // Reads the next jobs of one lane by holdfast_jobs_ready, at a cost that does not depend on how many there are.
       head: db.prepare(headSql("= 0")),
       suspectHead: db.prepare(headSql("> 0")),
-      // The jobs were read in the same transaction, which holds the database's only write lock: no process comes between.
+      // No process can interfere: the jobs were read in the same transaction, which holds the database's only write lock.
       take: db.prepare(
         `update holdfast_jobs set
            state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?
@@ -114,7 +114,7 @@ export class Claim {
     return suspects;
   }
 
-  /** Jobs of one queue. A job that a limit holds back is parked, and the next ones are read. */
+  /** Claims jobs of one queue. If limits hold jobs back, it parks these and reads the next ones. */
   #takeFrom(tx: Tx, request: ClaimRequest, lanes: ClaimableLane[], max: number, suspects: boolean): Taken[] {
     const taken: Taken[] = [];
     let ahead = 1;
@@ -166,7 +166,7 @@ export class Claim {
     }
   }
 
-  /** `ahead`: how many times more jobs are read than are wanted. */
+  /** Chooses the next jobs of some lanes. It reads `ahead` times as many as are wanted. */
   #choose(tx: Tx, lanes: ClaimableLane[], max: number, suspects: boolean, ahead: number): { chosen: Head[]; held: number } {
     const heads: Head[] = [];
     const ends = new Map<ClaimableLane, Head>();
@@ -199,7 +199,7 @@ export class Claim {
     return limits === null ? "started" : this.#parts.limits.tryStart(tx, { key, lane, priority, limits });
   }
 
-  /** Instead of claiming a job with a wrong checksum. Only the lane in which the row was found is relied on. */
+  /** Quarantines a job with a wrong checksum instead of claiming it. It relies only on the lane in which the row was found. */
   #quarantine(
     tx: Tx,
     id: string,
@@ -213,7 +213,7 @@ export class Claim {
     try {
       if (limits !== null) this.#parts.limits.withdraw(tx, [{ ...job, limits, gate: null }]);
     } catch {
-      // The limits themselves are damaged: the slot stays taken until the limit is declared anew.
+      // The limits themselves are damaged, so the slot stays taken until the limit is declared again.
     }
     effects.add(key, lane, "quarantined");
     const batch = runSync(batches.ending(tx, [{ job: key, lane }]));
@@ -228,14 +228,14 @@ export class Claim {
   }
 
   #mark(tx: Tx, request: ClaimRequest, lanes: ClaimableLane[], chosen: Head[]): void {
-    // The process identifies its own workers; only a claim by hand has a name.
+    // Only a claim by hand has a worker's name, because the process identifies its own workers.
     const worker = request.worker || null;
     for (const claimable of lanes) {
       const keys = chosen.filter((one) => one.claimable === claimable).map(({ key }) => key);
       if (keys.length === 0) continue;
       const { lease } = claimable;
       const taken = this.#sql.take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
-      // The index has jobs that the table lacks, or has in another state.
+      // The index contains jobs that the table lacks, or has in another state.
       if (taken !== keys.length) throw corrupt(OTHER_INDEX);
     }
     tx.wrote();
@@ -258,18 +258,18 @@ function headSql(crashes: string): string {
     where lane = ? and state = 'pending' and gate is null and crashes ${crashes} order by priority desc, key limit ?`;
 }
 
-/** Up to this many lanes are asked one by one; beyond, the indexes find the lanes with jobs, whatever the number of lanes. */
+/** Up to this many lanes are read one by one. If there are more, the indexes find the lanes that have jobs. */
 const FEW_LANES = 8;
 
 class ReadyLanes {
   readonly #random: () => number;
   readonly #sql;
-  /** The last lane that a claim has taken from; the next claim begins behind it, so that every lane has its turn. */
+  /** The last lane that a claim took jobs from. The next claim begins behind it, so that every lane has its turn. */
   #cursor: number | null = null;
 
   constructor(db: Connection, random: () => number) {
     this.#random = random;
-    // Each a seek in holdfast_jobs_ready, holdfast_jobs_suspect or holdfast_jobs_timed.
+    // Each query is a seek in holdfast_jobs_ready, holdfast_jobs_suspect or holdfast_jobs_timed.
     const next = (which: string) =>
       db.prepare(`select lane from holdfast_jobs where ${which} and lane > ? order by lane limit 1`);
     this.#sql = {
@@ -288,7 +288,7 @@ class ReadyLanes {
     };
   }
 
-  /** The queues to take up to `max` jobs from: few lanes in one batch, many in batches of `max` queues that have jobs. */
+  /** Yields queues to take up to `max` jobs from: few lanes in one batch, many in batches of `max` queues that have jobs. */
   *batches(matched: MatchedLanes, claimables: ClaimableLanes, max: number, suspects: boolean): Generator<ClaimableLane[][]> {
     if (matched.all.length <= FEW_LANES) return yield claimables.byQueue(matched.all);
     const done = new Set<string>();
@@ -329,7 +329,7 @@ class ReadyLanes {
     }
   }
 
-  /** Every lane with jobs, once, from the cursor on; it starts at random, so that processes do not start alike. */
+  /** Yields every lane with jobs once, from the cursor on, which is random at first, so that processes do not start alike. */
   *#cycle(matched: MatchedLanes, suspects: boolean): Generator<number> {
     const start = (this.#cursor ??= (matched.all[Math.floor(this.#random() * matched.all.length)] as MatchedLane).lane.id);
     yield* this.#between(start, null, suspects);
@@ -347,7 +347,7 @@ class ReadyLanes {
   }
 }
 
-/** Beyond this many, all are forgotten: jobs that another process settled stay here. */
+/** Most remembered jobs. Beyond, all are forgotten, because jobs that another process settled would stay for ever. */
 const MOST_CLAIMED = 50_000;
 
 interface ClaimedLane {
@@ -355,7 +355,7 @@ interface ClaimedLane {
   limits: string | null;
 }
 
-/** Lane and limits of each job that was claimed through this store: a settle need not read its rows first. */
+/** Remembers lane and limits of each job that this store claimed, so that a settle need not read its row first. */
 export class ClaimedLanes {
   readonly #claimed = new Map<JobKey, ClaimedLane>();
   readonly #row: Statement;
@@ -385,7 +385,7 @@ export class ClaimedLanes {
     this.#claimed.delete(job);
   }
 
-  /** Called after a rollback: the keys of its jobs are given out again. */
+  /** Called after a rollback, because the keys of its jobs are given out again. */
   forgetAll(): void {
     this.#claimed.clear();
   }

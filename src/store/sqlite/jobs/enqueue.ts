@@ -31,11 +31,11 @@ import { SettleEffects } from "./settle.ts";
 
 const ROWS = 25;
 
-/** `fence`: the number of a commit that only adds jobs is stored only there. */
+/** Columns of a new job. A commit that only adds jobs stores its number only in `fence`. */
 const COLUMNS = "key, state, gate, lane, priority, policy, fence, run_at, created_at, id, slot, input, checksum";
 const PLAIN = 12;
 
-/** Checking before inserting is no race: the transaction holds the database's only write lock. */
+/** Adds jobs. It checks before it inserts, without a race, because the transaction holds the database's only write lock. */
 export class Enqueue {
   readonly #parts: JobParts;
   readonly #sql;
@@ -49,7 +49,7 @@ export class Enqueue {
     this.#parts = parts;
     this.#sql = {
       insert: db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
-      // Many rows a statement: half again as fast.
+      // A statement with many rows is half again as fast.
       insertMany: db.prepare(
         `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
       ),
@@ -106,7 +106,7 @@ export class Enqueue {
         }
         job = replaced;
       }
-      // The job that it names may be in this very batch.
+      // A job that this one refers to may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
       const isNamed = job.id !== undefined || job.key !== undefined || job.after !== undefined;
       const refused = (isNamed ? (admission ??= new Admission(this.#existing)).reject(job) : undefined) ?? existing?.of(job);
@@ -165,7 +165,7 @@ export class Enqueue {
     return answers;
   }
 
-  /** The id of the job that now has the new input, or the job to add. */
+  /** Returns the id of the job that now has the new input, or the job to add. */
   #replace(tx: Tx, job: NewJob): string | NewJob {
     const slot = slotOf(job.name, job.key as string);
     const holder = this.#sql.replaced.get<Replaced>({ slot });
@@ -206,7 +206,7 @@ export class Enqueue {
     this.#sql.replace.run(lane, priority, policy, gate, limits, runAt, large ? ELSEWHERE : input, meta, checksum, key);
     this.#sql.dropInput.run(key);
     if (large) this.#sql.insertInput.run(key, input);
-    // A checkpoint is of the input before.
+    // The checkpoint belongs to the former input.
     this.#sql.dropNotes.run(key);
     tx.ready(job.queue);
     tx.wrote();
@@ -217,7 +217,7 @@ export class Enqueue {
     return findRejected(jobs, this.#existing);
   }
 
-  /** Where a new job that is not plain stands: at a gate, waiting for others, or cancelled with them. */
+  /** Returns the gate of a new job that is not plain, and for a job that is cancelled with its upstream, error and end. */
   #admit(
     tx: Tx,
     job: { key: JobKey; lane: number; priority: number; limits: string | null },
@@ -266,7 +266,7 @@ export class Enqueue {
 
   #upstream(id: string): Upstream | undefined {
     const found = this.#find(id);
-    // The state of a pruned job is found by the id that its caller chose.
+    // A pruned job's state is stored with the id that its caller chose.
     const row = (found === undefined ? undefined : this.#sql.state.row(found.key)) ?? this.#sql.remembered.row(id);
     const state = (row?.[0] ?? null) as JobState | null;
     return found === undefined || state === null ? undefined : { id, job: found.key, state };
@@ -344,13 +344,13 @@ export class EnqueueParts {
     this.limits.forget();
   }
 
-  /** All, or, if one is refused, none; then the answer is that refusal. */
+  /** Adds all jobs, or if one is refused, none. The answer is that refusal then. */
   whole(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
     const refused = this.enqueue.refused(jobs);
     return refused === undefined ? this.enqueue.run(tx, jobs) : rejectAll(refused);
   }
 
-  /** For a transaction that the user may roll back in part: drops the caches first. If it throws, it has written nothing. */
+  /** Adds jobs in a transaction that a user may roll back in part: it drops the caches first. If it throws, it wrote nothing. */
   provisionally(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
     this.forget();
     this.#sql.mark.run();
@@ -359,7 +359,7 @@ export class EnqueueParts {
       this.#sql.keep.run();
       return answers;
     } catch (error) {
-      // A full disk has ended the whole transaction, with the savepoint.
+      // After a full disk, SQLite has ended the whole transaction with the savepoint.
       if (this.#db.inTransaction) {
         this.#sql.undo.run();
         this.#sql.keep.run();

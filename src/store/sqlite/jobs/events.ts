@@ -35,7 +35,7 @@ export class Events {
     return `${tx.commit}:${++this.#count}`;
   }
 
-  /** An operator's action. One commit may contain the same action twice: the count keeps the events apart. */
+  /** Records an operator's action. A count keeps the events apart if one commit contains the same action twice. */
   act(tx: Tx, type: EventType, subject: string, data = subjectData(type, subject), build?: string): void {
     const transition = commitTransition(type, subject, tx.commit, ++this.#count);
     this.record(tx, { type, transition, data, ...(build === undefined ? {} : { build }) });
@@ -43,7 +43,7 @@ export class Events {
 }
 
 export function eventNumbers(access: Access): EventNumbers {
-  // Numbers are never reused, so the newest is known even after every event was trimmed.
+  // Numbers are never reused, so the sequence knows the newest even after every event was trimmed.
   const newest = "coalesce((select seq from sqlite_sequence where name = 'holdfast_events'), 0)";
   const sql = `select ${newest} as newest`;
   const numbers: EventNumbers = {
@@ -62,7 +62,7 @@ export function eventNumbers(access: Access): EventNumbers {
 
 type Row = [lane: number, fence: Fence, attempt: number, createdAt: number, id: string | null, error: string | null];
 
-/** Events of jobs. Except for new jobs, the row is read after the change, so that other code need not pass its values on. */
+/** Records events of jobs. Except for new jobs, it reads the row after the change, so that callers need not pass its values. */
 export class JobEvents {
   readonly #parts: JobParts;
   readonly #row: Statement;

@@ -31,7 +31,7 @@ interface SettleParts extends JobParts {
 /** Ends attempts. Every write is guarded by job, fence and `running`: a late settle changes nothing. */
 export class Settle {
   readonly #parts: SettleParts;
-  /** Whether there are any locks, notes and waiting jobs, looked up once a batch. */
+  /** Whether there are any locks, notes, waiting jobs, and queues with events. A batch looks them up once. */
   #hasLocks = false;
   #hasNotes = false;
   #hasWaits = false;
@@ -73,7 +73,7 @@ export class Settle {
         "update holdfast_notes set checkpoint = null, checksum = null where job = ? and checkpoint is not null",
       ),
       anyNoted: db.prepare("select 1 from holdfast_notes where job in (select value from json_each(?)) limit 1"),
-      // These tables are mostly empty: then no settlement looks into them.
+      // These tables are mostly empty, and then no settlement needs to read them.
       around: db.prepare(
         `select exists (select 1 from holdfast_locks), exists (select 1 from holdfast_notes),
            exists (select 1 from holdfast_waits), exists (select 1 from holdfast_work)`,
@@ -132,7 +132,7 @@ export class Settle {
     return leaseState(lease, row && { state: row[0], fence: row[1] });
   }
 
-  /** Whether this success would be recorded as a failure: a follow-up job or an artifact of it cannot be written. */
+  /** Whether this success would be recorded as a failure, because a follow-up job or an artifact of it cannot be written. */
   rejects(tx: Tx, settlement: Settlement): boolean {
     const [, , , built] = this.#sql.around.row() as [number, number, number, number];
     this.#work = built === 1 ? this.#load(tx, [settlement]) : null;
@@ -160,7 +160,7 @@ export class Settle {
     return new Map(rows.map((row) => [row.key, row]));
   }
 
-  /** Null: the lease is gone, was ended already, or no longer expires at `expiresAt`. */
+  /** Decides how an attempt ends. Null: the lease is gone, was ended already, or no longer expires at `expiresAt`. */
   #decide(held: Map<JobKey, RunningJob>, lease: LeaseRef, outcome: Unsuccessful, ended: Ended): Ending | null {
     const { by, isOwn = false, work } = ended;
     const row = held.get(lease.job);
@@ -231,7 +231,7 @@ export class Settle {
       settlement.decided = ending.next;
     }
     if (outcome !== settlement.outcome || settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
-    // First the jobs that are cancelled by what ended so far: a follow-up may use the key of one.
+    // First cancel jobs because of what ended so far, because a follow-up may use the key of one of them.
     if (this.#work !== null) runSync(this.#parts.batches.write(tx, this.#work));
     this.#parts.effects.write(tx);
     this.#parts.enqueue.run(tx, settlement.followUps);
@@ -259,7 +259,7 @@ export class Settle {
     return this.#work === null || this.#tenable(settlement) === outcome;
   }
 
-  /** One statement for all claimed together: an eighth of the drain. If one is not held, it is rolled back; then one by one. */
+  /** Settles jobs claimed together by one statement, which saves an eighth of the time. False: one is not held, none changed. */
   #succeededTogether(tx: Tx, silent: readonly Settlement[]): boolean {
     const byFence = Map.groupBy(silent, ({ fence }) => fence);
     this.#sql.savepoint.run();
@@ -279,7 +279,7 @@ export class Settle {
     this.#parts.effects.add(job, lane, "succeeded");
     if (limits !== null) this.#parts.limits.finish(tx, lane, limits, true);
     if (this.#hasEvents && this.#parts.jobEvents.isEnabled(tx, lane)) this.#parts.jobEvents.add(tx, "job.succeeded", job);
-    // An exclusive claim may have ended: its queue is open again.
+    // An exclusive claim may have ended, so that its queue is open again.
     if (this.#hasLocks) tx.ready(this.#parts.catalog.lane(lane).queue);
     if (this.#hasNotes) this.#sql.dropCheckpoint.run(job);
     if (this.#work !== null) this.#next.push(...this.#work.succeeded(tx.now, job, work));
@@ -307,7 +307,7 @@ export class Leases {
 
   constructor(db: Connection, settle: Settle) {
     this.#settle = settle;
-    // An expired lease that was not reclaimed yet may be renewed.
+    // A renewal may also extend an expired lease that was not reclaimed yet.
     this.#renew = db.prepare(
       "update holdfast_jobs set expires_at = ?, lease = ? where key = ? and fence = ? and state = 'running'",
     );
@@ -325,7 +325,7 @@ export class Leases {
     });
   }
 
-  /** A lease that expires later than possible, because the clock was set back, expires a lease from now. */
+  /** Shortens leases that expire later than possible, because the clock was set back: they expire a lease from now. */
   cut(tx: ScriptTx, leases: readonly HeldLease[]): number {
     return leases.filter(({ job, fence, expiresAt }) => runSync(tx.run(this.#cut, { job, fence, expiresAt }))).length;
   }
@@ -338,10 +338,10 @@ export class Leases {
 export class SettleEffects {
   readonly #parts: JobParts;
   readonly #sql;
-  /** Whether another job may wait for an ended one, or ended jobs are not kept for ever. */
+  /** Whether another job may wait for an ended one, or a queue does not keep ended jobs for ever. */
   #followed = true;
   #ended: FinishedJob[] = [];
-  /** Sums of one operation, written once at its end: a settled batch is one row of the tally. */
+  /** Sums of one operation, which are written once at its end, so that a settled batch changes one row of the tally. */
   readonly #sums = new Map<number, Map<FinishedState, number>>();
 
   constructor(db: Connection, parts: JobParts) {
@@ -356,7 +356,7 @@ export class SettleEffects {
     };
   }
 
-  /** Called before a batch ends: if nothing follows from an end, none is recorded. */
+  /** Called before a batch is settled: if nothing follows from the end of a job, no end is recorded. */
   begin(isFollowed: boolean): void {
     this.#followed = isFollowed;
   }

@@ -2,7 +2,7 @@ import { COMMITS_PER_EPOCH } from "../../../core/recovery/loss.ts";
 import { type Connection, scalar } from "../driver.ts";
 import { corrupt } from "../faults.ts";
 
-/** Added to the highest known key: more than can have been given out since that key was recorded. */
+/** Keys to skip after the highest known key: more than can have been given out since that key was recorded. */
 const SKIPPED_KEYS = 2 ** 20;
 
 export interface Known {
@@ -16,7 +16,7 @@ export function highestOf(known: readonly Known[]): Known {
   return { epoch: highest("epoch"), commits: highest("commits"), key: highest("key") };
 }
 
-// A commit that only adds jobs saves a page: its number is the fence of the newest job, until a later commit claims that.
+// Number of the last commit. One that only adds jobs saves a page: its number is the fence of the newest job, until a claim.
 export const COMMITS = "max(commits, coalesce((select fence from holdfast_jobs order by key desc limit 1), 0))";
 
 export function knownIn(db: Connection): Known {
@@ -26,12 +26,12 @@ export function knownIn(db: Connection): Known {
        from holdfast_database, holdfast_counter where holdfast_database.id = 1 and holdfast_counter.id = 1`,
     )
     .row() as [number, number, number];
-  // One driver throws here, the other rounds: Holdfast never writes such a number.
+  // One driver throws here, and the other rounds, if a damaged page has a number that Holdfast never writes.
   if (!row.every(Number.isSafeInteger)) throw corrupt(`a number that was never given out: ${row.join(", ")}`);
   return { epoch: row[0], commits: row[1], key: row[2] };
 }
 
-/** Reads only this row: other pages may be damaged. */
+/** Reads only the epoch's row, because other pages may be damaged. */
 export function epochIn(db: Connection): number {
   return scalar(db, "select epoch from holdfast_database where id = 1");
 }

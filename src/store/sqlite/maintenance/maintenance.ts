@@ -23,7 +23,7 @@ import { runTask } from "./backup/tasks.ts";
 /** A log of this many bytes needs maintenance, even in a process that only enqueues. */
 const OVERDUE_BYTES = 32 * 1024 * 1024;
 const LONG_BYTES = 4 * 1024 * 1024;
-/** A shorter log is copied faster than a thread is started. */
+/** Copying a shorter log takes less time than starting a thread. */
 const SHORT_BYTES = 1024 * 1024;
 
 const SETTINGS = [
@@ -187,7 +187,7 @@ export class Maintenance implements MaintenanceStore {
     return rows.map(([id, createdAt, key, why, by]) => ({ id: publicId(id, createdAt, key), why, by }));
   }
 
-  /** Rows are added in order, so the last of each is the latest, unless the clock was set back. */
+  /** Returns the latest time in the database. Rows are added in order, so the last ones have it unless the clock was set. */
   #latest(): number {
     return scalar(
       this.#db,
@@ -202,15 +202,15 @@ export class Maintenance implements MaintenanceStore {
   }
 }
 
-/** A commit copies a log of this many pages itself: without a checkpoint thread, and with one. */
+/** A commit copies a log of this many pages itself: without a checkpoint thread, and below it with one. */
 const ALONE_PAGES = 1_000;
 const BACKSTOP_PAGES = 4_000;
-/** A log of this many pages is copied into the database while writers continue. */
+/** A checkpoint copies a log of this many pages into the database while writers continue. */
 const COPY_PAGES = 500;
 /** At this many pages writers wait for a moment, if they never let the copying catch up. */
 const RESTART_PAGES = 8_000;
 
-// A log that restarts is overwritten in place, with a cheaper fsync: one that grows halved the measured commit rate.
+// Keeps the log short. A log that restarts is overwritten in place, with a cheaper fsync: one that grows halved the commit rate.
 export class Checkpoint {
   readonly #db: Connection;
   readonly #sql;
@@ -233,7 +233,7 @@ export class Checkpoint {
   }
 
   run(): number {
-    // In most rounds no process has written, which one page of shared memory shows.
+    // In most rounds no process has written, and reading that from one page of shared memory is cheap.
     const [version] = this.#sql.version.row() as [number];
     if (version === this.#seen) return 0;
     this.#seen = version;
@@ -248,14 +248,14 @@ export class Checkpoint {
   }
 }
 
-/** Offsets in the `-shm` file: two copies of the log's header, then the marks of readers, then the bytes that readers lock. */
+/** Offsets in the `-shm` file, which has two copies of the log's header, then readers' marks, then the bytes that they lock. */
 const LENGTH = 136;
 const LAST_FRAME = 16;
 const MARKS = 100;
 const READERS = 5;
 const READ_LOCKS = 123;
 
-/** Readers that keep the log from restarting. A child reads the -shm: closing it here would drop this process's locks. */
+/** Finds readers that keep the log from restarting. A child reads the -shm: closing it here would drop this process's locks. */
 async function readersOf(path: string, pageSize: number, programs: ReadonlyMap<number, string>): Promise<WalReader[]> {
   const shm = `${path}-shm`;
   if (process.platform !== "linux" || !existsSync(shm)) return [];

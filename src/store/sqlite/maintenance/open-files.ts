@@ -14,7 +14,7 @@ export function fileId({ dev, ino }: Pick<Stats, "dev" | "ino">): string | null 
   return ino === 0 ? null : `${dev}:${ino}`;
 }
 
-/** The regular files that this process has open, with its POSIX locks, as Linux lists them; null elsewhere. Opens no file. */
+/** Lists the regular files that this process has open, with its POSIX locks. Opens no file. Null: the system is not Linux. */
 export function openFiles(): OpenFile[] | null {
   let fds: string[];
   try {
@@ -27,7 +27,7 @@ export function openFiles(): OpenFile[] | null {
 
 function openFile(fd: number): OpenFile | null {
   try {
-    // Not `fstat`: Deno's descriptors are numbers of its own.
+    // Do not use `fstat`, because Deno's descriptors are numbers of its own.
     const stat = statSync(`/proc/self/fd/${fd}`);
     const id = stat.isFile() ? fileId(stat) : null;
     return id === null ? null : { fd, id, ...infoOf(fd) };
@@ -41,7 +41,7 @@ function infoOf(fd: number): Pick<OpenFile, "isReadWrite" | "locks"> {
   try {
     info = readFileSync(`/proc/self/fdinfo/${fd}`, "utf8");
   } catch {
-    // A sandbox may hide it.
+    // A sandbox may hide this file.
   }
   const flags = Number.parseInt(/^flags:\s*(\d+)/m.exec(info)?.[1] ?? "0", 8);
   const locks = [...info.matchAll(/^lock:\s*\d+: POSIX .* (\d+) (\d+|EOF)$/gm)].map(([, from, to]) => ({
@@ -54,12 +54,12 @@ function infoOf(fd: number): Pick<OpenFile, "isReadWrite" | "locks"> {
 const ACCESS_MODE = 0o3;
 const READ_WRITE = 0o2;
 
-/** SQLite locks these bytes: of a database in WAL mode, of its `-shm` file, and in a write transaction. */
+/** Bytes that SQLite locks: in a database in WAL mode, in its `-shm` file, and in a write transaction. */
 export const SHARED_BYTE = 0x4000_0002;
 export const SHM_BYTE = 128;
 export const RESERVED_BYTE = 0x4000_0001;
 
-/** Closing any descriptor of a file drops its locks, unnoticed by SQLite: other processes take this one for dead. */
+/** Returns a check for lost locks. Closing any descriptor of a file drops them, so that others take this process for dead. */
 export function watchLocks(wanted: readonly { path: string; byte: number }[]): () => string[] {
   const files = openFiles() ?? [];
   const held = wanted.flatMap(({ path, byte }) => {
@@ -112,11 +112,11 @@ function read(path: string): string {
 
 const OPEN = new Set<DatabaseFiles>();
 
-/** By inode: a process whose files were removed or locks dropped would commit into files that no other process sees. */
+/** Detects by inode that the files were replaced. This process would commit into files that no other process sees. */
 export class DatabaseFiles {
   readonly #path: string;
   readonly #ids: readonly (string | null)[];
-  /** As Linux reports them; null elsewhere. `stat` makes a file's next write journal new times (Linux 6.13): 60 µs a commit. */
+  /** Links of open files; null if the system is not Linux. Unlike `stat`, reading them costs a commit no 60 µs (Linux 6.13). */
   #links: OpenLink[] | null;
   #checkedAt = Number.NEGATIVE_INFINITY;
   #isClosed = false;
@@ -137,7 +137,7 @@ export class DatabaseFiles {
     OPEN.add(this);
   }
 
-  /** Why other processes do not see commits of this one; null: they do. Looks at most every `maxAgeMs`. */
+  /** Returns why other processes do not see this process's commits, or null. It looks at most every `maxAgeMs`. */
   difference(maxAgeMs: number): HoldfastError | null {
     const now = performance.now();
     if (this.#isClosed || now - this.#checkedAt < maxAgeMs) return null;
@@ -146,7 +146,7 @@ export class DatabaseFiles {
     for (const [i, name] of namesOf(this.#path).entries()) {
       const id = lookUp(name);
       if (id === null) return goneError(this.#path, `${name} was removed`);
-      // Without inode numbers, only a missing name shows.
+      // Without inode numbers, only a missing name reveals a replaced file.
       if (id !== undefined && this.#ids[i] !== null && id !== this.#ids[i]) {
         return goneError(this.#path, `another file is at ${name}`);
       }
@@ -191,7 +191,7 @@ function namesOf(path: string): string[] {
   return [path, `${path}-wal`];
 }
 
-/** Null: there is no such file. Undefined: its inode is unknown. */
+/** Returns the id of a file. Null: there is no such file. Undefined: its inode is unknown. */
 function lookUp(name: string): string | null | undefined {
   try {
     const stat = statSync(name, { throwIfNoEntry: false });
@@ -202,8 +202,8 @@ function lookUp(name: string): string | null | undefined {
   }
 }
 
-// Closes a connection whose log was removed. As the last connection SQLite would copy that log over what other processes have
-// written since. It does not while another connection of this process holds the shared lock, or if it is read-only.
+// Closes a connection whose log was removed. As the last one, it would copy that log over what other processes have written
+// since. SQLite does not copy while this process holds the shared lock by another connection, nor for a read-only one.
 export function closeWithoutCheckpoint(db: Connection, path: string, driver: DriverName): void {
   let guard: Connection | null = null;
   try {
@@ -211,7 +211,7 @@ export function closeWithoutCheckpoint(db: Connection, path: string, driver: Dri
     guard.exec("begin");
     guard.prepare("select count(*) from sqlite_schema").row();
   } catch {
-    // The path is gone, or leads to another file: SQLite does not copy into a file that was moved.
+    // The path is gone, or leads to another file, and SQLite does not copy into a file that was moved.
   }
   db.close();
   guard?.close();

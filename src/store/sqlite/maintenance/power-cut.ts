@@ -24,10 +24,10 @@ import { FRAME_HEADER, LOG_HEADER } from "./wal.ts";
 import { mostSeen, readSlots } from "./witness.ts";
 
 interface PowerCutOptions {
-  /** The database; a process that writes to it must be stopped. */
+  /** Path of the database. A process that writes to it must be stopped. */
   from: string;
   to: string;
-  /** Null: everything that is not synced is lost. A number: the seed by which some of its sectors survive. */
+  /** Null: everything that is not synced is lost. A number: a seed that decides which unsynced sectors survive. */
   torn: number | null;
 }
 
@@ -40,12 +40,13 @@ export interface PowerCutImage {
 
 const TRIES = 10;
 const SECTOR_BYTES = 512;
-/** The log is copied by itself, the process that opens the image makes a new index, and backups are on another disk. */
+/** Files not to copy: the log is copied by itself, opening the image makes a new index, and backups are on another disk. */
 const NOT_IN_IMAGE = new Set(["-wal", "-shm", "-backups"]);
 
-// What SQLite has synced, and nothing else of the log: with `synchronous=FULL` it syncs the log before it writes to the `-shm`
-// how far it is committed; with NORMAL only before it copies the log. A page with a newer version in the log may be half
-// copied, so it is blanked. Not for a process that has the database open: closing a file of it would drop the process's locks.
+// Copies what a power cut would leave: of the log, only what SQLite has synced. With `synchronous=FULL`, SQLite syncs the log
+// before it writes to the `-shm` how far the log is committed; with NORMAL, only before it copies the log. A page with a newer
+// version in the log may be half copied, so it is blanked. A process that has the database open must not call this: closing a
+// file of the database would drop the process's locks.
 export function cutPower({ from, to, torn }: PowerCutOptions): PowerCutImage {
   if (!existsSync(from)) throw new HoldfastError("NO_DATABASE", `There is no database at ${from}.`, "Check the path.");
   if (existsSync(to)) {
@@ -98,7 +99,7 @@ function copyFiles(from: string, to: string): void {
   }
 }
 
-/** As the witness has it: opening the database would change it. */
+/** Reads the durability from the witness, because opening the database would change it. */
 function durabilityOf(path: string): Durability {
   const seen = mostSeen(readSlots(path));
   if (seen !== null) return seen.durability;
@@ -112,7 +113,7 @@ function cutLog(
   torn: number | null,
 ): Pick<PowerCutImage, "framesKept" | "bytesUnsynced"> {
   const size = fileSize(`${image}-wal`);
-  // Without an index no process has the log open, and it was synced long ago.
+  // Without an index, no process has the log open, and SQLite has synced it.
   if (index === null || size === 0) return { framesKept: 0, bytesUnsynced: 0 };
   const framesKept = durability === "power" ? index.committed : Math.max(index.copied, index.copying);
   const end = framesKept === 0 ? 0 : LOG_HEADER + framesKept * (FRAME_HEADER + index.pageSize);
@@ -143,14 +144,14 @@ function blankCopied(image: string, frames: number, pageSize: number): void {
   }
 }
 
-/** What processes that have a database open share about its log, in the `-shm` file. */
+/** The `-shm` file, in which processes that have a database open share the state of its log. */
 interface WalIndex {
   pageSize: number;
   /** The last frame of the newest commit; with `synchronous=FULL` it is synced. */
   committed: number;
   copied: number;
   copying: number;
-  /** All of it: equal texts are of the same instant. */
+  /** The whole index as a text. Equal texts are of the same instant. */
   text: string;
 }
 
@@ -158,7 +159,7 @@ const IS_LITTLE = endianness() === "LE";
 const HEADER = 48;
 const LENGTH = 136;
 
-/** Null: no process has the database open, or none has read its log yet. */
+/** Reads the index. Null: no process has the database open, or none has read its log yet. */
 function readWalIndex(path: string): WalIndex | null {
   const file = `${path}-shm`;
   if (fileSize(file) < LENGTH) return null;
@@ -167,7 +168,7 @@ function readWalIndex(path: string): WalIndex | null {
     using shm = openFile(file, "r");
     readSync(shm.fd, bytes, 0, LENGTH, 0);
   }
-  // SQLite writes the header twice, the second copy first: a process that is stopped in between leaves one intact.
+  // SQLite writes the header twice, the second copy first, so a process that is stopped in between leaves one intact.
   const header = [bytes.subarray(HEADER, 2 * HEADER), bytes.subarray(0, HEADER)].find(isWhole);
   if (header === undefined) return null;
   const size = IS_LITTLE ? header.readUInt16LE(14) : header.readUInt16BE(14);

@@ -7,7 +7,7 @@ import { fileSize } from "../faults.ts";
 
 export interface Scanned {
   bytes: number;
-  /** Frames that SQLite replays: intact, up to the last commit. */
+  /** Number of frames that SQLite replays: those that are intact, up to the last commit. */
   frames: number;
   bad: BadFrame | null;
 }
@@ -19,7 +19,7 @@ interface BadFrame {
   beyond: number;
 }
 
-/** SQLite stops silently at the first bad frame. This continues: if later frames fit, the bad one was intact once. */
+/** Reads the frames of a log. SQLite stops at the first bad one; this continues: if later ones fit, it was intact once. */
 class Frames {
   #left: Buffer = Buffer.alloc(0);
   #bytes = 0;
@@ -33,7 +33,7 @@ class Frames {
   add(piece: Buffer): void {
     this.#bytes += piece.length;
     if (this.#over) return;
-    // A copy of its own, aligned for reading words.
+    // Make a copy that is aligned for reading words.
     const bytes: Buffer = Buffer.from(new ArrayBuffer(this.#left.length + piece.length));
     this.#left.copy(bytes);
     piece.copy(bytes, this.#left.length);
@@ -66,9 +66,9 @@ class Frames {
     this.#frames = this.#frame;
   }
 
-  /** The first frame that does not fit may be the end of the log, or damage: what follows decides. A second one is the end. */
+  /** Handles a frame that does not fit. The first one may be the end of the log, or damage, which later frames show. */
   #misfit(ended: () => boolean): void {
-    // The frame after a bad header has nothing but itself to be compared with.
+    // Do not stop at the first frame after a bad header, because it has no checksum to continue.
     if (this.#bad !== null && !(this.#bad.frame === 0 && this.#frame === 1)) return void (this.#over = true);
     this.#bad ??= { frame: this.#frame, ended: false, beyond: 0 };
     this.#bad.ended = ended();
@@ -85,7 +85,7 @@ interface LogHeader {
   whole: boolean;
   pageSize: number;
   little: boolean;
-  /** Equal in all frames of this log; null: taken from the first frame. */
+  /** Salts, which are equal in all frames of this log. Null: they are taken from the first frame. */
   salts: Buffer | null;
   sums: Sum[];
 }
@@ -107,10 +107,10 @@ function headerOf(bytes: Buffer): LogHeader {
 }
 
 interface Frame {
-  /** The pages of the database after the commit that ends here; 0: no commit ends here. */
+  /** Size of the database in pages after the commit that ends with this frame. 0: no commit ends here. */
   pages: number;
   fits: boolean;
-  /** Checksums that the next frame may continue: after a misfit both the stored one and the computed ones. */
+  /** Checksums that the next frame may continue. After a misfit these are the stored one and the computed ones. */
   sums: Sum[];
 }
 
@@ -167,20 +167,20 @@ const LITTLE = endianness() === "LE";
 
 const PRINT = "require('node:fs').createReadStream(process.argv[1]).pipe(process.stdout)";
 
-/** Null: there is no log. A child process reads it: closing the file here would drop this process's locks. */
+/** Scans a log. A child process reads it, because closing the file here would drop this process's locks. Null: there is none. */
 export async function scanLog(path: string): Promise<Scanned | null> {
   const log = `${path}-wal`;
   if (fileSize(log) === 0) return null;
   const scanned = await scan(log);
   if (scanned === null) return null;
   if (scanned.bad === null) return scanned;
-  // Another process may have written while it was read; then a second scan differs.
+  // Scan twice: if another process wrote during the first scan, the second one differs.
   const again = await scan(log);
   if (again === null) return null;
   return again.bad?.frame === scanned.bad.frame ? again : { ...again, bad: null };
 }
 
-/** Null: another process has removed the log meanwhile, as the last to close a database does. */
+/** Null: another process has removed the log meanwhile, as the last one that closes a database does. */
 async function scan(log: string): Promise<Scanned | null> {
   const frames = new Frames();
   try {
@@ -193,7 +193,7 @@ async function scan(log: string): Promise<Scanned | null> {
 }
 
 async function* read(log: string): AsyncGenerator<Buffer> {
-  // On Windows, locks belong to handles and not to processes.
+  // Read it here on Windows, where locks belong to handles and not to processes.
   if (process.platform === "win32") return yield* createReadStream(log) as AsyncIterable<Buffer>;
   try {
     yield* output("cat", ["--", log]);

@@ -47,7 +47,7 @@ export function readSlots(path: string): Slot[] {
   });
 }
 
-/** The most that any process has seen of a database: a lower bound of what must be in it. Null: nothing is recorded. */
+/** Returns the most that any process has seen of a database, which it must contain at least. Null: nothing is recorded. */
 export function mostSeen(slots: readonly Slot[], databaseId?: string): Seen | null {
   const all = slots.filter(({ seen }) => databaseId === undefined || seen.databaseId === databaseId).map(({ seen }) => seen);
   const epoch = Math.max(...all.map((seen) => seen.epoch));
@@ -66,7 +66,7 @@ export function knownOutside(path: string): Known {
   return { epoch, commits, key };
 }
 
-/** Takes over a dead process's slot with its content, or makes a new one: no record is lost, and slots are never more than processes. */
+/** Takes over a dead process's slot with its content, or makes one, so that no record is lost and slots do not pile up. */
 function takeSlot(path: string, token: string, alive: Alive): number {
   const folder = witnessFolder(path);
   createFolder(folder, modeLike(path));
@@ -77,7 +77,7 @@ function takeSlot(path: string, token: string, alive: Alive): number {
       renameSync(join(folder, other), own);
       return openSync(own, "r+");
     } catch {
-      // Another process was faster.
+      // Another process has taken this slot.
     }
   }
   return makeSlot(path, token);
@@ -94,7 +94,7 @@ function makeSlot(path: string, token: string): number {
   return fd;
 }
 
-/** Removes the slots of dead processes, whose content this process's slot has, once that is synced. */
+/** Removes slots of dead processes, after it has synced this process's slot, which has their content. */
 function dropSlots(path: string, own: number, token: string, alive: Alive): void {
   const gone = readSlots(path).filter((slot) => slot.token !== token && !alive.isThere(slot.token));
   if (gone.length === 0) return;
@@ -107,11 +107,11 @@ interface Seen extends Known {
   durability: Durability;
   boot: string;
   audit: AuditHead | null;
-  /** An entry that has vanished. It stays recorded: otherwise the next entry would hide that the audit was cut off. */
+  /** Audit entry that has vanished. It stays recorded, or the next entry would hide that the audit was cut off. */
   missed?: AuditHead;
 }
 
-/** One sector, which a disk writes whole or not at all. */
+/** Size of a record: one sector, which a disk writes whole or not at all. */
 const RECORD_BYTES = 512;
 /** Two records take turns, so that a torn one leaves the other. */
 const RECORDS = 2;
@@ -119,7 +119,7 @@ const RECORDS = 2;
 function fromRecords(bytes: Buffer): (Seen & { turn: number }) | null {
   let newest: (Seen & { turn: number }) | null = null;
   for (let i = 0; i < RECORDS; i++) {
-    // What stands behind the line break is the end of a longer record before.
+    // The text behind the line break is the end of an earlier, longer record.
     const [line = ""] = bytes.toString("latin1", i * RECORD_BYTES, (i + 1) * RECORD_BYTES).split("\n", 1);
     const text = line.slice(CHECKSUM_CHARS + 1);
     if (text === "" || line.slice(0, CHECKSUM_CHARS) !== toHex(crc32(text))) continue;
@@ -137,20 +137,20 @@ function toHex(checksum: number): string {
 
 const SYNC_INTERVAL_MS = 1_000;
 
-/** Records commits before they are answered: this reveals a cut log, a replaced file, or a disk that lost writes. */
+/** Records commits before callers are answered. This reveals a cut log, a replaced file, or a disk that lost writes. */
 export class Witness {
   readonly #path: string;
   readonly #token: string;
   #fd: number;
   readonly #seen: Seen;
-  /** What does not change with each commit, as the beginning of a JSON text. */
+  /** Beginning of the record's JSON text, which does not change with each commit. */
   #beginning = "";
   #beginningChecksum = 0;
   #turn: number;
   #timer: NodeJS.Timeout | null = null;
   #closed = false;
 
-  /** `here`: the content of the database, found complete; `has`: whether it contains an entry of the audit. */
+  /** `here` is the content of the database, which was found complete. `has` tells whether it contains an entry of the audit. */
   constructor(
     path: string,
     { token, alive, here, has }: { token: string; alive: Alive; here: Seen; has: (entry: AuditHead) => boolean },
@@ -178,14 +178,14 @@ export class Witness {
     if (commits <= seen.commits && key <= seen.key) return;
     if (commits > seen.commits) seen.commits = commits;
     if (key > seen.key) seen.key = key;
-    // The write survives the death of the process; no caller waits for the sync.
+    // The write survives the death of the process, so no caller waits for the sync.
     this.#write();
     this.#timer ??= setTimeout(() => this.#sync(), SYNC_INTERVAL_MS).unref();
   }
 
   recordAudit(head: AuditHead): void {
     const { audit } = this.#seen;
-    // Numbers only rise: an entry with this number, or a higher one, was cut off.
+    // Numbers only rise, so an entry with this number, or a higher one, was cut off.
     if (audit !== null && head.seq <= audit.seq) this.#seen.missed ??= audit;
     this.#seen.audit = head;
     this.#begin();
@@ -198,7 +198,7 @@ export class Witness {
     this.abandon();
   }
 
-  /** Closes without a last record: the file at the path is not this database any more. */
+  /** Closes without a last record, because the file at the path is not this database any more. */
   abandon(): void {
     if (this.#closed) return;
     if (this.#timer !== null) clearTimeout(this.#timer);
@@ -213,7 +213,7 @@ export class Witness {
     fsync(this.#fd, () => {});
   }
 
-  /** Another process may have removed the slot: what is written into a file without a name is lost. */
+  /** Makes a new slot if another process has removed it: writes into a file without a name would be lost. */
   #restoreFile(): void {
     try {
       if (fstatSync(this.#fd).nlink > 0) return;
@@ -242,7 +242,7 @@ export class Witness {
     try {
       writeSync(this.#fd, line, (this.#turn % RECORDS) * RECORD_BYTES, "latin1");
     } catch {
-      // A full disk: the commit itself has happened, and the record is only a lower bound.
+      // Ignore a full disk: the commit itself has happened, and the record is only a lower bound.
     }
   }
 }

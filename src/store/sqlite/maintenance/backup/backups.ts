@@ -31,7 +31,7 @@ interface Source {
   clock: Pick<Clock, "now">;
 }
 
-/** Copies the database beside `path`, checks the copy, has `collect` add the artifacts, and gives it its name when it is whole. */
+/** Copies the database beside `path`, checks the copy, lets `collect` add the artifacts, and names the copy when it is whole. */
 export async function backUp(source: Source, path: string, { reason, onProgress, collect }: BackUpOptions): Promise<Manifest> {
   const staging = explaining(path, () => new Staging(path, source.driver));
   try {
@@ -79,10 +79,10 @@ async function copy({ db, path, driver }: Source, to: string, onProgress: OnProg
   }
 }
 
-/** The folder, in that of the backups, where a backup is written until it is complete. */
+/** Folder beside the backups in which a backup is written until it is complete. */
 const STAGING = ".holdfast-backups";
 
-/** On the backup's disk, named after a lock that the kernel frees: the next process there completes or removes what a dead one left. */
+/** Folder on the backup's disk, named after a lock: the next process there completes or removes what a dead one left. */
 export class Staging {
   readonly target: string;
   readonly database: string;
@@ -96,7 +96,7 @@ export class Staging {
     refuseTaken(this.target);
     this.#parent = join(dirname(this.target), STAGING);
     this.#alive = new Alive(this.#parent, driver);
-    // The lock first: a folder without a lock counts as a dead process's.
+    // Lock before the folder exists, because a folder without a lock counts as a dead process's.
     const token = this.#alive.hold();
     this.#folder = join(this.#parent, token);
     this.database = join(this.#folder, "database");
@@ -106,7 +106,7 @@ export class Staging {
     passStep("backup:begun");
   }
 
-  /** Names the database first, which no other backup can then replace, and the manifest last: if it exists, everything does. */
+  /** Names the database first, so that no other backup takes the name, and the manifest last: if it exists, everything does. */
   publish(manifest: Manifest): void {
     const mode = modeLike(this.database);
     writeSynced(join(this.#folder, "manifest"), `${JSON.stringify(manifest, null, 2)}\n`, mode);
@@ -145,7 +145,7 @@ function clearDead(parent: string, alive: Alive, own: string | null): void {
   }
 }
 
-/** The process died after it had named the database; manifest and artifacts are still in the staging folder. */
+/** Completes the backup of a process that died after it had named the database, but not yet manifest and artifacts. */
 function complete(staged: string, folder: string): void {
   const [manifest, name] = [join(staged, "manifest"), join(staged, "target")];
   if (!existsSync(manifest) || !existsSync(name)) return;
@@ -157,7 +157,7 @@ function complete(staged: string, folder: string): void {
   nameRest(staged, target);
 }
 
-/** A link replaces no file: of two processes, one gets the name. */
+/** Names a file by a link, which replaces no file: of two processes, only one gets the name. */
 function nameExclusively(from: string, to: string): void {
   try {
     linkSync(from, to);
@@ -201,11 +201,11 @@ function removeIfEmpty(folder: string): void {
   try {
     rmdirSync(folder);
   } catch {
-    // Another process uses it.
+    // Another process uses the folder.
   }
 }
 
-/** Lets a user go back to the older Holdfast. Named after its content: of several processes that open the database, one makes it. */
+/** Lets a user go back to an older Holdfast. The name depends on the content, so that only one of several openers makes it. */
 export async function backUpBeforeMigration(
   db: Connection,
   { path, driver, now }: { path: string; driver: DriverName; now: () => number },
@@ -267,7 +267,7 @@ export async function verifyBackup(backup: string, driver: DriverName, onProgres
   );
   if (manifest !== null && (manifest.size !== size || manifest.sha256 !== sha256)) {
     const difference = manifest.size === size ? "its bytes are others" : `it has ${size} bytes instead of ${manifest.size}`;
-    // A process that opens a database registers itself in it, and leaves its lock's folder.
+    // A process that opens a database changes it by its registration, and leaves a folder of locks.
     if (!existsSync(`${path}-alive`)) throw damaged(path, `it differs from its manifest: ${difference}`);
     throw new HoldfastError(
       "BACKUP_CHANGED",
@@ -300,7 +300,7 @@ function notHoldfast(path: string): HoldfastError {
   return new HoldfastError("NOT_A_DATABASE", `${path} is not a Holdfast database.`, hint);
 }
 
-/** A database with a log beside it may be in use; a backup is one file. */
+/** Rejects a database with a log beside it, which may be in use: a backup is one file. */
 function refuseLive(path: string): void {
   for (const end of ["-wal", "-journal"]) {
     if (fileSize(path + end) === 0) continue;

@@ -35,7 +35,7 @@ export async function copyTo(
   return { ...found, size, sha256, took };
 }
 
-/** Hashes and surveys a file that no process has open; no survey if the hash is not the expected one. */
+/** Hashes a file that no process has open, and surveys it unless the hash is another than the expected one. */
 export function inspect(
   { driver, path, expected }: { driver: DriverName; path: string; expected?: string | undefined },
   onProgress: OnProgress,
@@ -47,7 +47,7 @@ export function inspect(
   return { size, sha256, survey: explaining(path, () => survey(driver, path)) };
 }
 
-/** `vacuum into` reads one snapshot and blocks no writer. A database too damaged for it is copied page by page. */
+/** Copies a database by `vacuum into`, which reads one snapshot and blocks no writer, or page by page if it is too damaged. */
 async function copyDatabase(driver: DriverName, from: string, to: string): Promise<void> {
   try {
     using db = connect(driver, from, { busyTimeout: BUSY_TIMEOUT_MS, readOnly: true });
@@ -63,11 +63,11 @@ async function copyDatabase(driver: DriverName, from: string, to: string): Promi
 export function copyFrom(db: Connection, from: string, to: string, mode = DEFAULT_FILE_MODE): void {
   try {
     refuseFull(sizeOf(db), to);
-    // The copy has the database's mode from its first byte.
+    // Create the file first, so that the copy has the database's mode from its first byte.
     createFile(to, mode);
     db.prepare("vacuum into ?").run(to);
   } catch (error) {
-    // Only reading finds damage; every other error is about the written file.
+    // Only reading finds damage, so every other error is about the written file.
     throw explain(error, faultOf(error) === "CORRUPT" ? from : to);
   }
 }
@@ -79,7 +79,7 @@ export function sizeOf(db: Connection): number {
   return (pages - free) * size;
 }
 
-/** A full disk is worse than no backup: the database may be on it. */
+/** Rejects a copy for which the disk has no room: a full disk is worse than no backup, because the database may be on it. */
 function refuseFull(size: number, to: string): void {
   const { bavail, bsize } = statfsSync(dirname(to));
   if (bavail * bsize + fileSize(to) >= size) return;
@@ -96,7 +96,7 @@ export interface Survey {
 }
 
 export function survey(driver: DriverName, path: string): Survey | null {
-  // On a read-only connection SQLite skips every CHECK. Nothing is written.
+  // The connection is not read-only, because SQLite would skip every CHECK then. Nothing is written.
   using db = connect(driver, path, { busyTimeout: BUSY_TIMEOUT_MS, mustExist: true });
   const schema = versionOf(db);
   if (schema === 0) return null;
@@ -153,7 +153,7 @@ function auditOf(db: Connection): BackupFacts["audit"] {
 
 const CHUNK_BYTES = 1024 * 1024;
 
-/** The sha-256 of a file; `copy` gets its bytes. Not for an open database: to close the file would drop the process's locks. */
+/** Returns a file's sha-256; `copy` gets its bytes. Not for an open database: closing the file would drop the process's locks. */
 export function digestFile(path: string, onProgress: (done: number) => void = () => {}, copy?: (chunk: Buffer) => void): string {
   const digest = createHash("sha256");
   const chunk = Buffer.allocUnsafe(CHUNK_BYTES);
@@ -182,7 +182,7 @@ export function syncFile(path: string): void {
   fsyncSync(file.fd);
 }
 
-/** Windows cannot sync a folder, and need not. */
+/** Syncs a folder. Windows cannot sync a folder, and does not need to. */
 export function syncFolder(path: string): void {
   if (process.platform === "win32") return;
   using folder = openFile(path, "r");

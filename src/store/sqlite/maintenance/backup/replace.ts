@@ -9,7 +9,7 @@ import { clearFindings } from "../damage/findings.ts";
 import { locksOn } from "../open-files.ts";
 import { syncFolder, writeSynced } from "./copy.ts";
 
-/** Puts the staged database in place. Killed before `decide`: nothing changed; later: the next opener completes it. */
+/** Puts a staged database in place. If it is killed before `decide`, nothing changes; later, the next opener completes it. */
 export async function replaceDatabase<T extends { kept: string | null }>(
   path: string,
   driver: DriverName,
@@ -35,7 +35,7 @@ export async function replaceDatabase<T extends { kept: string | null }>(
     passStep(`${act}:kept`);
     return staged;
   } catch (error) {
-    // A decided plan is not undone: the next process completes it.
+    // Leave a decided plan to the next process, which completes it.
     if (planAt(path)?.phase !== "switching") clearPlan(path);
     throw explain(error, path);
   }
@@ -44,7 +44,7 @@ export async function replaceDatabase<T extends { kept: string | null }>(
 /** How long a restore waits for processes that have seen its plan and are about to close the database. */
 const CLOSING_MS = 2_000;
 
-/** Writes the plan, then looks for locks; an opening process locks, then looks for a plan: one sees the other. */
+/** Writes the plan and then looks for locks. An opening process locks and then looks for a plan, so that one sees the other. */
 async function decide(path: string, driver: DriverName, plan: Pick<Plan, "kept" | "act">): Promise<void> {
   writePlan(path, { ...plan, phase: "ready" });
   passStep(`${plan.act}:planned`);
@@ -77,8 +77,8 @@ export function refuseInUse(path: string, open: readonly OpenProcess[]): void {
   );
 }
 
-// The next process that finds the plan can repeat every step. The old log is renamed before the new database gets its name:
-// SQLite would write a log beside another database into it. A database on its way to WAL has a rollback journal, too.
+// Moves the files. The next process that finds the plan can repeat every step. The old log is renamed before the new database
+// gets its name, or SQLite would write that log into it. A database on its way to WAL has a rollback journal, too.
 function replaceFiles(path: string, { kept, act }: Pick<Plan, "kept" | "act">): void {
   const folder = dirname(path);
   if (existsSync(stagedPath(path))) {
@@ -104,7 +104,7 @@ function finishPlan(path: string): void {
 
 const RESTORE_WAIT_MS = 5_000;
 
-/** Takes this process's lock, then looks for a plan: see `decide`. So no process is left with a file that has lost its name. */
+/** Takes this process's lock and then looks for a plan (see `decide`), so that no process keeps a file that lost its name. */
 export async function enter(path: string, driver: DriverName, alive: Alive): Promise<string> {
   for (;;) {
     const token = alive.hold();
@@ -128,7 +128,7 @@ export async function untilRestored(path: string, driver: DriverName): Promise<v
 }
 
 interface Plan {
-  /** "ready": no file was moved, so the plan is discarded. "switching": some may have been, so it is completed. */
+  /** "ready": no file was moved, so the next process discards the plan. "switching": files may have been, so it completes it. */
   phase: "ready" | "switching";
   kept: string;
   act: "restore" | "salvage";
@@ -154,7 +154,7 @@ function hasPlan(path: string): boolean {
   return existsSync(planPath(path));
 }
 
-/** The right to replace the files of a database: one process's at a time. Null: another process holds it. */
+/** Takes the right to replace the files of a database, which one process has at a time. Null: another process has it. */
 function takeLock(path: string, driver: DriverName): Connection | null {
   const folder = aliveFolder(path);
   createFolder(folder, modeLike(path));
@@ -169,7 +169,7 @@ function writePlan(path: string, plan: Plan): void {
   writeSynced(planPath(path), JSON.stringify(plan), modeLike(path));
 }
 
-/** The plan first: processes that wait may continue. */
+/** Removes the plan first, so that waiting processes can continue, and then the folder. */
 function clearPlan(path: string): void {
   const folder = restoreFolder(path);
   rmSync(planPath(path), { force: true });
@@ -178,16 +178,16 @@ function clearPlan(path: string): void {
   syncFolder(dirname(path));
 }
 
-/** A process that has the database open; null where it is not registered. */
+/** A process that has the database open. Null: it is not registered. */
 interface OpenProcess {
   pid: number | null;
   program: string | null;
 }
 
-/** SQLite's lock bytes are beyond this offset of a file. */
+/** Offset in a file from which on SQLite's lock bytes are. */
 const LOCK_BYTES = 0x4000_0000;
 
-/** The other processes that have this database open. Writes nothing, and takes no lock. */
+/** Lists the other processes that have this database open. It writes nothing, and takes no lock. */
 export function openProcesses(path: string, driver: DriverName): OpenProcess[] {
   const known = holdfastProcesses(path, driver);
   const pids = new Set(locksOn(path).flatMap(({ pid, from }) => (from < LOCK_BYTES || pid === process.pid ? [] : [pid])));

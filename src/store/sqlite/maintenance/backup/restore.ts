@@ -31,7 +31,7 @@ export interface RestoreRequest {
   driver: DriverName;
   by: string;
   now: number;
-  /** Continue from the backup, by the journal, to this instant. */
+  /** Instant up to which the journal is replayed after the backup. */
   at?: number;
   force: boolean;
   onProgress?: OnProgress;
@@ -41,14 +41,14 @@ export interface Restored extends Prepared {
   path: string;
   backup: string;
   facts: BackupFacts;
-  /** Of the restored database: with a replay they differ from the backup's. */
+  /** Counts of the restored database, which differ from the backup's after a replay. */
   counts: BackupFacts["counts"];
   hashes: string[];
   manifest: Manifest | null;
   kept: string | null;
 }
 
-/** The backup is checked, copied and prepared before any file is renamed; an error of `before` cancels the restore. */
+/** Restores a backup. It checks, copies and prepares it before it renames a file; an error of `before` cancels the restore. */
 export async function restore(request: RestoreRequest, before: (found: Restored) => Promise<void>): Promise<Restored> {
   const path = canonicalPath(request.path);
   const { driver } = request;
@@ -132,13 +132,13 @@ function leftIn(path: string, driver: DriverName, databaseId: string, epoch: num
   });
 }
 
-/** "drained": all changes are committed and recorded. "unseen": a table was changed, and no process has looked at it since. */
+/** Makes the last change. "drained": the journal has all changes. "unseen": a table was changed, and no process has seen it. */
 function endOf(seq: number, covered: boolean): TailChange {
   if (!covered) return { seq, kind: "unseen", at: null };
   return { seq, kind: "drained", name: null, key: null, row: null, at: Date.now() };
 }
 
-/** The id of the database at a path, or the last one that was recorded beside it; null: unknown. */
+/** Returns the id of the database at a path, or the last one that was recorded beside it. Null: it is unknown. */
 export function databaseAt(path: string, driver: DriverName): string | null {
   const at = canonicalPath(path);
   return readIdentity(at, driver).databaseId ?? mostSeen(readSlots(at))?.databaseId ?? null;
@@ -195,7 +195,7 @@ export function restoreTo(
     chmodSync(path, mode);
     passStep("restore:copied");
     const prepared = prepare(preparation, onProgress);
-    // A replay makes another database of the backup, which is checked like one.
+    // A replay makes another database of the backup, so the result is checked like a backup.
     const surveyed = prepared.replayed === null ? null : survey(driver, path);
     syncFile(path);
     syncFolder(dirname(path));
@@ -204,7 +204,7 @@ export function restoreTo(
   });
 }
 
-/** Added to sequences: more than can have been given out after the backup was made. */
+/** Numbers to skip in sequences: more than can have been given out after the backup was made. */
 const SKIPPED_EVENTS = 1_000_000_000;
 const SKIPPED_PROCESSES = 1_000_000;
 const SKIPPED_TRANSITIONS = 1_000_000;
@@ -227,7 +227,7 @@ export function prepare(preparation: Preparation, onProgress: OnProgress = () =>
     const replayed = asked && replay(db, asked, (done, total) => onProgress({ step: "replaying", done, total }));
     return { ...startAnew(db, preparation, replayed), replayed: replayed ?? null };
   });
-  // Switched here and not by the process that opens it: if that process died, it would leave a log of the other kind.
+  // Switch to WAL here: if the process that opens the database did it and died, it would leave a rollback journal.
   db.exec("pragma journal_mode = wal");
   return prepared;
 }

@@ -26,7 +26,7 @@ interface Request {
   input: never;
 }
 
-/** The class of an error does not survive the way to another thread. */
+/** An error on its way to another thread, which its class would not survive. */
 export interface Thrown {
   code: string | null;
   message: string;

@@ -27,7 +27,7 @@ export function runTask<Name extends keyof Tasks>(
   });
 }
 
-/** Runs a task in a child process: a crash of SQLite in a damaged file ends no job. */
+/** Runs a task in a child process, so that a crash of SQLite in a damaged file ends no job. */
 export async function runTaskApart<Name extends keyof Tasks>(task: Name, input: Input<Name>): Promise<Answer<Name>> {
   const child = fork(ownFile(fileOf(task)), [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
   // The child may exit before its answer is read from the channel.
@@ -37,7 +37,7 @@ export async function runTaskApart<Name extends keyof Tasks>(task: Name, input: 
   ended.catch(() => {});
   child.send({ task, input });
   const [message] = (await Promise.race([once(child, "message"), ended])) as [FromTask];
-  // The child has closed its files when its answer is used.
+  // Wait until the child has exited, so that it has closed its files when the caller uses the answer.
   await ended.catch(() => {});
   if ("failure" in message) throw toError(message.failure);
   return (message as { answer: Answer<Name> }).answer;

@@ -46,7 +46,7 @@ export function setJournal(db: Connection, wanted: boolean | undefined, by: Swit
   return active;
 }
 
-/** After tables, or triggers of the user, were changed. A virtual table switches the journal off: no trigger sees its rows. */
+/** Makes new triggers after a user changed tables or triggers. A virtual table switches the journal off: no trigger sees it. */
 export function keepUp(db: Connection, now: number): void {
   const by = { now, actor: JOURNAL_ACTOR };
   const uncovered = inTransaction(db, () => {
@@ -85,7 +85,7 @@ function coverTables(db: Connection, by: Switching): void {
   const wasActive = stateOf(db)?.active ?? false;
   if (wasActive && isCovered(db)) return;
   db.exec(TABLES);
-  // Of several triggers on a table SQLite runs the newest first: a change of the user's trigger is recorded after this one.
+  // Make all triggers again: SQLite runs the newest first, so changes of a user's trigger are recorded after this one's.
   dropTriggers(db);
   if (!wasActive) audit(db, by, { active: true });
   for (const table of tables) for (const trigger of triggersOf(table)) db.exec(trigger);
@@ -94,7 +94,7 @@ function coverTables(db: Connection, by: Switching): void {
     `insert into holdfast_journal (id, active, signature) values (1, 1, ?)
      on conflict (id) do update set active = 1, signature = excluded.signature`,
   ).run(signature);
-  // Changes before this one, or to a table of another shape, are in no journal.
+  // Record a gap, because earlier changes, or changes to a table of another shape, are in no journal.
   db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(by.now);
 }
 
@@ -104,7 +104,7 @@ export function leaveOn(db: Connection): void {
   db.exec("insert into holdfast_journal (id, active, signature) values (1, 1, '')");
 }
 
-/** Changes after this are in no journal, so no journal leads to an instant after it. */
+/** Switches the journal off, and records a gap: no journal leads to an instant after it. */
 function switchOff(db: Connection, by: Switching, why: object = {}): void {
   if (!stateOf(db)?.active) return;
   dropTriggers(db);
@@ -113,7 +113,7 @@ function switchOff(db: Connection, by: Switching, why: object = {}): void {
   audit(db, by, { active: false, ...why });
 }
 
-/** Writes audit entry and event in the same transaction. They are in no journal: the triggers do not exist then. */
+/** Writes audit entry and event in the same transaction. No journal contains them, because there are no triggers then. */
 function audit(db: Connection, { now, actor }: Switching, after: { active: boolean }): void {
   if (!wasUsed(db)) return;
   const type = after.active ? "journal.switched_on" : "journal.switched_off";
@@ -123,7 +123,7 @@ function audit(db: Connection, { now, actor }: Switching, after: { active: boole
   const events = new Events(db);
   const log = new Audit(DIALECT, { actor, events });
   runSync(log.add(tx, { action: type, subject: "journal", before: { active: !after.active }, after }));
-  // This commit has no number of its own: the process that opens the database is not registered yet. The entry has one.
+  // Identify the event by the audit entry: this commit has no number, because the process is not registered yet.
   events.record(tx, { type, transition: commitTransition(type, "journal", commit, entry), data: after });
 }
 
@@ -143,7 +143,7 @@ function unsuitable(tables: readonly string[]): HoldfastError {
   );
 }
 
-/** Changes that are not in a file yet are lost with the database. */
+/** Interval of draining. Changes that are not in a file yet are lost with the database. */
 const DRAIN_INTERVAL_MS = 200;
 const STANDBY_INTERVAL_MS = 2_000;
 const PAGE_ROWS = 5_000;
@@ -156,7 +156,7 @@ interface DrainOptions {
   now: () => number;
 }
 
-/** Moves the changes that the triggers recorded to the journal's files, from a thread; one process at a time does. */
+/** Moves the changes that triggers recorded to the journal's files, from a thread, in one process at a time. */
 export class Drain {
   readonly #db: Connection;
   readonly #options: DrainOptions;
@@ -215,7 +215,7 @@ export class Drain {
     this.#right = null;
   }
 
-  /** In one snapshot, which ends with a commit. */
+  /** Writes the changes of one snapshot, which ends with a commit. */
   #write(writer: SegmentWriter): void {
     this.#db.exec("begin");
     try {
@@ -229,7 +229,7 @@ export class Drain {
       const [version] = this.#sql.version.row() as [number];
       if (version !== this.#schema.version) this.#schema = { version, covered: isCovered(this.#db) };
       if (writer.last === before || !this.#schema.covered) return;
-      // All of it is committed, and nothing was changed unseen up to here.
+      // Mark that everything up to here is committed, and nothing was changed unseen.
       const end: Change = { seq: writer.last, kind: "drained", name: null, key: null, row: null, at: this.#options.now() };
       this.#onDisk(() => writer.append([end], writer.last));
     } finally {
@@ -242,7 +242,7 @@ export class Drain {
     return (this.#writer ??= this.#onDisk(() => new SegmentWriter(this.#folder, this.#options, kept)));
   }
 
-  /** After an error a new writer finds out how far the files go: the last line may be incomplete. */
+  /** Drops the writer after an error: a new one finds out how far the files go, because the last line may be incomplete. */
   #onDisk<T>(run: () => T): T {
     try {
       return run();

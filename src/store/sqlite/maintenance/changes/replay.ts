@@ -3,7 +3,7 @@ import { HoldfastError } from "../../../../core/text/errors.ts";
 import { column, type Connection, quoted } from "../../driver.ts";
 import { type Change, readSegment, segmentsIn } from "./segments.ts";
 
-/** The end of a database's own journal; "unseen": something was changed that is not in it. */
+/** A change at the end of a database's own journal. "unseen": something was changed that the journal does not contain. */
 export type TailChange = Change | { seq: number; kind: "unseen"; at: null };
 
 export interface Replay {
@@ -12,11 +12,11 @@ export interface Replay {
   epoch: number;
   after: number;
   at: number;
-  /** Changes that are in no file yet, if the database can be read. */
+  /** Changes that no file contains yet, if the database can be read. */
   tail: readonly TailChange[];
   /** The number of the last change, if the database can be read. */
   newest: number | null;
-  /** The database was restored or salvaged since: what happened after the end of this journal happened to another database. */
+  /** True: the database was restored or salvaged since. Later changes were made to another database. */
   over: boolean;
 }
 
@@ -28,12 +28,12 @@ export interface Replayed {
 interface End {
   seq: number;
   at: number | null;
-  /** Why the journal breaks off; null: nothing more has happened. */
+  /** Why the journal breaks off. Null: nothing more has happened. */
   broken: string | null;
   whole: number | null;
 }
 
-/** Called before the transaction begins: rows are written as they were, whatever constraints say, and without cascades. */
+/** Switches constraints and cascades off, so that a replay writes rows as they were. Call it before the transaction. */
 export function withoutRules(db: Connection): void {
   db.exec("pragma foreign_keys = off");
   db.exec("pragma ignore_check_constraints = on");
@@ -44,7 +44,7 @@ export function replay(db: Connection, replay: Replay, onProgress: (done: number
   if (broken !== null) throw gap(broken, whole);
   const tables = new Map(journaled(db).tables.map((table) => [table.name, table]));
   let done = 0;
-  // The changes that triggers made are in the journal, too.
+  // Without triggers, because the journal contains the changes that they made.
   withoutTriggers(db, () => {
     for (const change of changesAfter(replay)) {
       if (change === "damaged" || change.kind === "unseen") continue;
@@ -66,10 +66,10 @@ export function withoutTriggers<T>(db: Connection, run: () => T): T {
   return result;
 }
 
-/** The change to stop at: the end of the last commit that is not later than the given instant. What is later may be broken. */
+/** Finds the change to stop at: the end of the last commit up to the given instant. Later changes may be broken. */
 function endOf({ at, after, over, ...where }: Replay): End {
   const end: End = { seq: after, at: null, broken: null, whole: null };
-  // A change that was not seen was made after the last of these.
+  // An unseen change was made after the last "drained".
   let drained: Pick<End, "seq" | "at"> = { seq: after, at: null };
   let [last, damaged] = [after, false];
   const broken = (why: string): End => (at <= (end.whole ?? 0) ? end : { ...end, broken: why });
@@ -98,7 +98,7 @@ const UNSEEN = "tables or triggers were changed, or the journal was switched off
 function* changesAfter({ folder, databaseId, epoch, after, tail }: Replay): Generator<TailChange | "damaged"> {
   let last = after;
   const isNew = ({ seq, kind }: TailChange) => {
-    // A process that died while draining wrote some changes twice. "drained" and "unseen" carry the number of the last change.
+    // Skip changes that a process wrote twice, because one died while draining. "drained" and "unseen" have the last number.
     const isMark = kind === "drained" || kind === "unseen";
     const yes = isMark ? seq >= last && (seq > after || kind === "unseen") : seq > last;
     if (yes) last = seq;
@@ -119,7 +119,7 @@ const VALUE = `(?:NULL|cast\\(X'[0-9A-Fa-f]*' as text\\)|-?[0-9]+(?:\\.[0-9]+)?(
 const VALUES = new RegExp(`^${VALUE}(?:,${VALUE})*$`);
 const SETTINGS = new RegExp(`^"[^"]*(?:""[^"]*)*"=${VALUE}(?:,"[^"]*(?:""[^"]*)*"=${VALUE})*$`);
 
-/** Null: the change has no statement. Only values are taken from the journal's files. */
+/** Returns the SQL of a change, which takes only values from the journal's files. Null: the change has none. */
 function statementOf({ kind, name, key, row }: Change, tables: ReadonlyMap<string, TableShape>): string | null {
   if (kind === "commit" || kind === "drained" || kind === "gap") return null;
   const table = tables.get(name ?? "");
@@ -129,7 +129,7 @@ function statementOf({ kind, name, key, row }: Change, tables: ReadonlyMap<strin
     case "put":
       return `insert or replace into ${quoted(table.name)} (${table.columns.map(quoted).join(", ")}) values (${checked(VALUES, row)})`;
     case "set":
-      // The original update replaced conflicting rows, too.
+      // Replace conflicting rows, as the original update did.
       return `update or replace ${quoted(table.name)} set ${checked(SETTINGS, row)} where ${found}`;
     case "gone":
       return `delete from ${quoted(table.name)} where ${found}`;
@@ -156,7 +156,7 @@ export interface TableShape {
   type: "table" | "virtual" | "shadow";
   sql: string;
   hasRowids: boolean;
-  /** Columns, or the rowid if no column is it. */
+  /** Columns of the primary key, or the rowid. */
   key: string[];
   columns: string[];
   /** Columns that hold integers or null and never anything else. */
@@ -166,7 +166,7 @@ export interface TableShape {
 const OWN = new Set(["holdfast_changes", "holdfast_journal"]);
 const PREFIX = "holdfast_change_";
 
-/** Every table, also the user's; `uncovered`: virtual tables, whose rows no trigger sees. */
+/** Returns every table, also the user's. `uncovered`: virtual tables, whose rows no trigger sees. */
 export function journaled(db: Connection): { tables: TableShape[]; uncovered: string[] } {
   const all = tableShapes(db).filter(({ name }) => !OWN.has(name));
   return {
@@ -211,7 +211,7 @@ function isOwn(table: string): boolean {
   return table.startsWith("holdfast_");
 }
 
-/** The same as long as no table changed its shape, and no trigger of the user was added, changed or removed. */
+/** Returns a hash that changes if a table changes its shape, or a user's trigger is added, changed or removed. */
 export function signatureOf(tables: readonly TableShape[], triggers: readonly string[]): string {
   return hash("sha256", JSON.stringify([tables.map(({ name, sql }) => [name, sql]), triggers]));
 }
@@ -226,13 +226,13 @@ export function triggersIn(db: Connection): { ours: string[]; others: string[] }
   return { ours: text(true), others: text(false) };
 }
 
-/** Each change of a row becomes a row of the journal in the same commit, its values as SQL literals. */
+/** Returns triggers that write each change of a row to the journal in the same commit, with its values as SQL literals. */
 export function triggersOf({ name, key, columns, integers }: TableShape): string[] {
   const [table, text] = [quoted(name), literal(name)];
   const write = isOwn(name) ? (one: string) => `quote(${one})` : quoteExactly;
   const value = (row: string, column: string) => {
     const one = `${row}.${quoted(column)}`;
-    // `quote` is the most expensive part.
+    // Avoid `quote` where possible, because it is the most expensive part.
     return integers.has(column) ? `coalesce(${one}, 'NULL')` : write(one);
   };
   const keyOf = (row: string) => joined(key.map((column) => value(row, column)));
@@ -254,7 +254,7 @@ end`,
   ];
 }
 
-/** Joined by one function: repeated `||` would copy the text for each part. */
+/** Joins texts by one function, because repeated `||` would copy the text for each part. */
 function joined(texts: readonly string[], by = ","): string {
   const [first, ...others] = Array.from({ length: Math.ceil(texts.length / ARGUMENTS) }, (_, i) => {
     return `concat_ws(${literal(by)}, ${texts.slice(i * ARGUMENTS, (i + 1) * ARGUMENTS).join(", ")})`;

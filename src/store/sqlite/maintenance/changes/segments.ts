@@ -14,7 +14,7 @@ export interface Change {
   at: number | null;
 }
 
-/** A file of the journal. Its name says what it holds: the changes after this one. */
+/** A file of the journal. Its name has its epoch, and the change after which its own changes begin. */
 interface Segment {
   path: string;
   epoch: number;
@@ -27,7 +27,7 @@ export function changesFolder(path: string): string {
   return `${path}-changes`;
 }
 
-/** Appends to the newest segment of an epoch, or begins one. After a failed append, only a new writer knows how far the files go. */
+/** Appends to the newest segment of an epoch, or begins one. After a failed append, use a new one: it reads how far files go. */
 export class SegmentWriter {
   readonly #folder: string;
   readonly #full: number;
@@ -36,7 +36,7 @@ export class SegmentWriter {
   #size = 0;
   last: number;
 
-  /** `kept`: the first change still in the database. The newest segment may be torn after it: it is rewritten. */
+  /** `kept` is the first change that is still in the database. From there on, the newest segment may be torn and is rewritten. */
   constructor(folder: string, of: { databaseId: string; epoch: number }, kept: number | null, full = FULL_BYTES) {
     this.#full = full;
     this.#folder = folder;
@@ -53,7 +53,7 @@ export class SegmentWriter {
     if (this.#size < fileSize(newest.path)) cut(newest.path, this.#size);
   }
 
-  /** Synced when it returns. */
+  /** Appends changes. They are synced when it returns. */
   append(changes: readonly Change[], after: number): void {
     if (this.#file === null || this.#size > this.#full) this.#begin(after);
     const text = changes.map((change) => line(change)).join("");
@@ -74,7 +74,7 @@ export function segmentsIn(folder: string, databaseId: string, epoch: number): S
   return segmentsOf(folder, databaseId).filter((segment) => segment.epoch === epoch);
 }
 
-/** The highest epoch that there are segments of; -1: there are none. */
+/** Returns the highest epoch that has segments. -1: there are none. */
 export function lastEpochIn(folder: string, databaseId: string): number {
   return Math.max(-1, ...segmentsOf(folder, databaseId).map(({ epoch }) => epoch));
 }
@@ -89,7 +89,7 @@ function segmentsOf(folder: string, databaseId: string): Segment[] {
     });
 }
 
-/** Damaged lines leave a gap in the numbers. `whole`: length of all complete lines; `damaged`: whether the last of them is. */
+/** Reads a segment. Damaged lines leave a gap. `whole`: length of all complete lines; `damaged`: the last of them is damaged. */
 export function readSegment(path: string): { changes: Change[]; ends: number[]; whole: number; damaged: boolean } {
   const bytes = readFileSync(path);
   const changes: Change[] = [];
@@ -107,7 +107,7 @@ export function readSegment(path: string): { changes: Change[]; ends: number[]; 
   return { changes, ends, whole, damaged };
 }
 
-/** Removes the segments that no backup needs. A backup needs what follows it; without backups all may be needed. */
+/** Removes segments that no backup needs. A backup needs the segments after it; without a backup, all may be needed. */
 export function trimSegments(
   folder: string,
   now: { databaseId: string; epoch: number },
@@ -118,7 +118,7 @@ export function trimSegments(
       .filter((one) => one.epoch === epoch && typeof one.changes === "number")
       .map(({ changes }) => changes as number);
     if (from.length === 0 && epoch === now.epoch) continue;
-    // Of an epoch that no backup leads to any more, everything is removed.
+    // Remove everything of an earlier epoch that has no backup any more.
     const upTo = from.length === 0 ? Number.POSITIVE_INFINITY : Math.min(...from);
     const segments = segmentsIn(folder, now.databaseId, epoch);
     for (const [i, { path }] of segments.entries()) {

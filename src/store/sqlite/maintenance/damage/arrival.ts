@@ -17,7 +17,7 @@ interface ArrivalOptions {
   boot: string;
 }
 
-/** The files before SQLite touched them: opening replays the log as far as SQLite can read it, and closing drops the rest. */
+/** The files before SQLite touches them: opening replays the log as far as SQLite reads it, and closing drops the rest. */
 interface Arrival {
   path: string;
   inode: number | null;
@@ -32,7 +32,7 @@ interface Arrival {
 async function lookBeforeOpening(path: string, { driver, identity, boot }: ArrivalOptions): Promise<Arrival> {
   const inode = inodeOf(path);
   const log = fileSize(`${path}-wal`);
-  // The witness files first, then the database: what they record was committed before.
+  // Read the witness files before the database: what they record was committed before.
   const slots = readSlots(path);
   const scanned = inode === null || log === 0 || isOpen(path, driver, identity) ? null : await scanLog(path);
   const rebooted = boot !== "" && slots.length > 0 && slots.every(({ seen }) => seen.boot !== boot);
@@ -46,7 +46,7 @@ function logFinding({ slots, scanned, rebooted }: Arrival): ReturnType<typeof fi
 
 function logDamage(arrival: Arrival): NewFinding | null {
   const found = logFinding(arrival);
-  // Another file may have been put in its place while it was read.
+  // Ignore the finding if another file was put in its place during the scan.
   return found?.severity === "damage" && inodeOf(arrival.path) === arrival.inode ? found : null;
 }
 
@@ -66,7 +66,7 @@ function lossIn(arrival: Arrival, { db, databaseId, durability }: OpenedSqlite):
   return loss !== null && loss.commitsMissing >= cut.commitsMissing ? loss : { ...cut, severity: "expected" };
 }
 
-/** Raises the epoch, so that no fence or key of a lost commit is given out again. */
+/** Raises the epoch, so that the store never gives out a fence or key of a lost commit again. */
 function goBeyond({ slots }: Arrival, { db }: OpenedSqlite): void {
   const seen = mostSeen(slots);
   if (seen === null) return;
@@ -103,7 +103,7 @@ export async function arrive(
     const loss = lossIn(arrival, opened);
     if (loss !== null && options.onlyReads) damage.report(loss);
     else if (loss !== null) {
-      // The finding is stored before the epoch is raised, which would hide the loss.
+      // Store the finding before the epoch rises, which would hide the loss.
       damage.found(loss);
       await patiently(opened.db, () => goBeyond(arrival, opened));
     }
@@ -119,13 +119,13 @@ export async function arrive(
 }
 
 export async function openDamaged<T>(damage: Damage, path: string, open: (damaged: boolean) => Promise<T>): Promise<T> {
-  // Twice, on a new connection: one bad read is no proof.
+  // Try twice, each time on a new connection, because one bad read is no proof.
   for (let tries = 0; damage.damaged === null; tries++) {
     try {
       return await open(false);
     } catch (error) {
       const cause = error instanceof HoldfastError ? error.cause : error;
-      // A file that no process of Holdfast ever had open may be anything.
+      // A file that no process of Holdfast ever had open may be no database.
       if (!isDamage(cause) || !wasHere(path)) throw error;
       if (tries === 0) continue;
       damage.found({ severity: "damage", what: `It cannot be opened as it should: ${(cause as Error).message}.` });

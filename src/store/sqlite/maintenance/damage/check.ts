@@ -14,9 +14,9 @@ const MOST_FINDINGS = 20;
 const BUSY_TIMEOUT_MS = 5_000;
 
 export interface CheckedPages extends Checked {
-  /** A finding concerns more than a row: pages, indexes, the schema. */
+  /** True: a finding concerns more than a row, such as pages, indexes or the schema. */
   structural: boolean;
-  /** Every page, row and constraint was checked. A quick check, or one on a read-only connection, is not complete. */
+  /** True: every page, row and constraint was checked. A quick check, or one on a read-only connection, is not complete. */
   isComplete: boolean;
 }
 
@@ -29,7 +29,7 @@ export interface CheckRequest {
 
 export function checkFile({ driver, path, how, damaged }: CheckRequest): CheckedPages {
   try {
-    // On a read-only connection SQLite skips every CHECK. A writing one would, as the last to close, copy a damaged log.
+    // A read-only connection skips every CHECK, but a writing one would, as the last to close, copy a damaged log.
     const access = damaged ? { readOnly: true } : { mustExist: true };
     using db = connect(driver, path, { busyTimeout: BUSY_TIMEOUT_MS, ...access });
     const checked = checkDatabase(db, driver, how);
@@ -40,12 +40,12 @@ export function checkFile({ driver, path, how, damaged }: CheckRequest): Checked
   }
 }
 
-/** Checks a copy: no writer waits, and the log can be truncated meanwhile. `copy`: a path without a file. */
+/** Checks a copy, so that no writer waits, and the log can be truncated meanwhile. `copy` is a path without a file. */
 export async function checkCopy({ copy, ...request }: CheckRequest & { copy: string }): Promise<CheckedPages> {
   return checkFile(await copied(request, copy));
 }
 
-/** Copies raw pages: a copy made row by row would have new indexes, and hide damaged ones. */
+/** Copies raw pages, because a copy made row by row would have new indexes, and hide damaged ones. */
 async function copied(request: CheckRequest, copy: string): Promise<CheckRequest> {
   const { driver, path, how } = request;
   if (!hasRoom(path, dirname(copy))) return request;
@@ -54,13 +54,13 @@ async function copied(request: CheckRequest, copy: string): Promise<CheckRequest
     await copyPages(driver, path, copy);
     return { driver, path: copy, how };
   } catch (error) {
-    // A file that cannot be copied, or for which the disk had no room after all, is checked where it is.
+    // Check the file where it is if it cannot be copied, or if the disk had no room after all.
     if (isBusy(error)) throw error;
     return request;
   }
 }
 
-/** A full disk is worse than a log that cannot be truncated while the check reads the database. */
+/** Whether the disk has room for a copy. A full disk is worse than a log that grows while the check reads the database. */
 function hasRoom(path: string, folder: string): boolean {
   const { bavail, bsize } = statfsSync(folder);
   return bavail * bsize > 2 * (fileSize(path) + fileSize(`${path}-wal`));
@@ -78,7 +78,7 @@ export function checkDatabase(db: Connection, driver: DriverName, how: Thoroughn
 
 function pragma(db: Connection, name: string): string[] {
   const lines = db.prepare(`pragma ${name}(${MOST_FINDINGS})`).rows();
-  // One answer may have many lines, the first of which only names the database.
+  // A row may have many lines, the first of which only names the database.
   const findings = lines.flatMap(([line]) => String(line).split("\n"));
   return findings.filter((line) => line !== "ok" && !line.startsWith("*** in database")).slice(0, MOST_FINDINGS);
 }
@@ -110,7 +110,7 @@ function artifactsOf(db: Connection): string[] {
 const MOST_TABLES = 20;
 const MOST_ROWS = 5;
 
-/** Rows of the user's tables whose foreign keys lead nowhere: SQLite enforces them only on connections that switch them on. */
+/** Finds foreign keys of the user's tables that lead nowhere. SQLite enforces them only on connections that switch them on. */
 function checkReferences(db: Connection): string[] {
   try {
     const violated = db
@@ -127,7 +127,7 @@ function checkReferences(db: Connection): string[] {
       return `${what}${named}.`;
     });
   } catch (error) {
-    // For example, a parent table lacks the unique column that a foreign key names. The other checks report damaged pages.
+    // A parent table may lack the unique column that a foreign key names. The other checks report damaged pages.
     const fault = faultOf(error);
     if (fault === "CORRUPT") return [];
     if (fault !== "OTHER") throw error;
@@ -240,7 +240,7 @@ const CONTRADICTIONS: readonly [what: string, count: string][] = [
   ],
   [
     "counts of finished jobs are not those of the jobs",
-    // One statement reads one snapshot.
+    // One statement for both directions reads one snapshot.
     `with counted as (
        select lane, state, count(*) as n from holdfast_jobs
        where state = 'succeeded' or state = 'failed' or state = 'cancelled' or state = 'quarantined' group by lane, state)
@@ -310,7 +310,7 @@ function eachPage(db: Connection, { table, key, select }: CheckedRows, call: (ro
   for (let last: string | null = null; rows.length > 0;) {
     call(rows);
     const end = Object.fromEntries(key.map((name) => [name, (rows.at(-1) as Row)[name] as Value]));
-    // On damaged pages the order may be wrong.
+    // Stop if the last key repeats: on damaged pages the order may be wrong.
     if (JSON.stringify(end) === last) return;
     last = JSON.stringify(end);
     rows = next.all<Row>(end);

@@ -16,7 +16,7 @@ import { checkDatabase, type CheckedPages, type CheckRequest } from "./check.ts"
 import { Findings } from "./findings.ts";
 import type { DamageStore } from "../../../store.ts";
 
-/** A smaller database is checked faster than a thread is started. */
+/** Checking a smaller database takes less time than starting a thread. */
 const SMALL_BYTES = 1024 * 1024;
 
 interface DamageOptions {
@@ -28,17 +28,17 @@ interface DamageOptions {
 interface Watched {
   db: Connection;
   databaseId: string;
-  /** Show whether other processes see the same files and locks. */
+  /** Shows, like `vanishedLocks`, whether other processes see the same files and locks. */
   files: DatabaseFiles | null;
   vanishedLocks: () => string[];
   record: (act: Act) => Promise<void>;
   onDamaged: (error: HoldfastError | null) => void;
 }
 
-/** After a finding of damage, by any process, nothing is written: what is there may be all that can be saved. */
+/** Stops all writes after any process has found damage: what the files contain may be all that can be saved. */
 export class Damage implements DamageStore {
   logAtOpening: { bytes: number; frames: number } | null = null;
-  /** Whether a witness of the database was there when it was opened, or the database is new. */
+  /** Whether the database is new, or had a witness when this process opened it. */
   isWitnessed = false;
   readonly #path: string;
   readonly #options: DamageOptions;
@@ -49,12 +49,12 @@ export class Damage implements DamageStore {
   #isReadOnly = false;
   #confirming: Promise<void> = Promise.resolve();
   #isSuspected = false;
-  /** A second read has found no damage before. The next error of the kind is believed at once. */
+  /** True once a second read has found no damage. The next such error counts as damage at once. */
   #wasCleared = false;
   #what: string | null = null;
   #lost: string | null = null;
   #error: HoldfastError | null = null;
-  /** Every claim is rejected with it, other writes are not. */
+  /** Error for claims, while other writes are accepted. */
   #unlocked: HoldfastError | null = null;
 
   constructor(path: string, options: DamageOptions) {
@@ -78,13 +78,13 @@ export class Damage implements DamageStore {
     this.#lost = [...this.#findings.all(), ...this.#reported].find(({ severity }) => severity === "loss")?.what ?? null;
   }
 
-  /** Looks again before it refuses: another process may have cleared the finding. */
+  /** Returns the error for writes or claims. It first looks again, because another process may have cleared the finding. */
   refusal(of: "write" | "claim", again = false): HoldfastError | null {
     if (again || this.#error !== null) this.#refresh();
     return this.#error ?? (of === "claim" ? this.#unlocked : null);
   }
 
-  /** `DATABASE_GONE`: the path of database or log leads to another file. Nothing is recorded there: others may use it. */
+  /** Returns `DATABASE_GONE` if the path of database or log leads to another file. It records no finding beside that file. */
   replaced(maxAgeMs: number): HoldfastError | null {
     // Closing the connection may have removed the log.
     if (this.#watched?.db.isOpen === false) return null;
@@ -102,12 +102,12 @@ export class Damage implements DamageStore {
     if (severity === "damage") this.#stop(what, damagedDatabase(this.#path, what));
   }
 
-  /** For a read-only handle: reports the finding, and leaves it to a handle that may act on it. */
+  /** Reports a finding of a read-only handle without storing it. A handle that may act on it will find it, too. */
   report(finding: NewFinding): void {
     this.#reported.push({ id: "", at: this.#options.now(), commitsMissing: null, ...finding });
   }
 
-  /** One bad read is no proof: writing stops at once, and a second read, in another process, confirms the damage. */
+  /** Stops writes at once after an error of damage. One bad read is no proof, so another process reads again to confirm it. */
   met(thrown: unknown): void {
     if (!isDamage(thrown) || this.#what !== null) return;
     const finding = { severity: "damage", what: `SQLite has met damage: ${(thrown as Error).message}.` } as const;
@@ -118,7 +118,7 @@ export class Damage implements DamageStore {
   }
 
   async #confirm(finding: NewFinding): Promise<void> {
-    // If the check itself fails, the error is believed.
+    // If the check itself fails, the error counts as damage.
     const checked = await this.#examine("whole").catch(() => null);
     if (checked === null || !checked.isComplete || checked.findings.length > 0) this.found(finding);
     else this.#wasCleared = true;
@@ -161,7 +161,7 @@ export class Damage implements DamageStore {
     return null;
   }
 
-  /** Pages do not show a damaged log or missing commits; the log and the witness do. */
+  /** Returns why findings stay: pages do not show a damaged log or missing commits, but the log and the witness do. */
   async #stillMissing(): Promise<string | null> {
     const bad = (await scanLog(this.#path))?.bad ?? null;
     const log = findLogDamage(bad, { durability: "power", rebooted: false });
@@ -170,7 +170,7 @@ export class Damage implements DamageStore {
 
   #loss(): Loss | null {
     const { db, databaseId } = this.#watched as Watched;
-    // The witness files first, then the database: what they record was committed before.
+    // Read the witness files before the database: what they record was committed before.
     const slots = readSlots(this.#path);
     const seen = mostSeen(slots, databaseId) ?? mostSeen(slots);
     const strict = { durability: "power", rebooted: false, isExact: false, isNew: false, log: "there" } as const;
@@ -208,7 +208,7 @@ export class Damage implements DamageStore {
     this.#findings.remove(ids);
   }
 
-  /** Heads of the audit that witnesses recorded: the database must contain them. */
+  /** Returns heads of the audit that witnesses recorded, which the database must contain. */
   auditHeads(): AuditHead[] {
     if (this.#path === ":memory:" || this.#watched === null) return [];
     const { db, databaseId } = this.#watched;
@@ -257,7 +257,7 @@ export class Damage implements DamageStore {
     if (this.#what !== null) return;
     this.#what = what;
     this.#error = error;
-    // Users write with this connection, too.
+    // Make the connection read-only, because users write with it, too.
     this.#watched?.db.exec("pragma query_only = on");
     this.#watched?.onDamaged(error);
   }
@@ -265,7 +265,7 @@ export class Damage implements DamageStore {
 
 const GONE = "DATABASE_GONE";
 
-/** In a child process, on a copy. What a killed check leaves is removed by the next check, or by the next backup in that folder. */
+/** Checks a copy in a child process. The next check, or backup in that folder, removes what a killed check leaves. */
 async function checkApart(request: CheckRequest): Promise<CheckedPages> {
   const staging = explaining(request.path, () => new Staging(`${request.path}-checked`, request.driver));
   try {

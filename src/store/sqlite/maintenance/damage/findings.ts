@@ -5,16 +5,16 @@ import type { Finding, NewFinding } from "../../../maintenance.ts";
 import { createFolder, modeLike } from "../../faults.ts";
 import { syncFolder, writeSynced } from "../backup/copy.ts";
 
-/** A finding that a check has cleared stays until the audit records that. */
+/** A stored finding. One that a check has cleared stays until the audit records that. */
 interface Stored extends Finding {
   clearedBy?: string;
   clearedAt?: number;
 }
 
-/** Files beside the database, because a damaged database is not written; one a finding, so that processes need not coordinate. */
+/** Stores findings beside the database, which is not written once it is damaged, and in one file each, to avoid conflicts. */
 export class Findings {
   readonly #path: string;
-  /** Of a database in memory. */
+  /** Findings of a database in memory. */
   readonly #kept = new Map<string, Stored>();
 
   constructor(path: string) {
@@ -29,7 +29,7 @@ export class Findings {
     return this.#stored().filter(({ clearedAt }) => clearedAt !== undefined);
   }
 
-  /** Synced when it returns. An equal finding is stored once. */
+  /** Stores a finding, which is synced when it returns. An equal finding is stored once. */
   add(finding: NewFinding, at: number): Finding {
     const same = this.all().find(({ severity, what }) => severity === finding.severity && what === finding.what);
     if (same !== undefined) return same;
@@ -38,7 +38,7 @@ export class Findings {
     return made;
   }
 
-  /** Damage stays until a clean check clears it, or the database is replaced. */
+  /** Removes findings except damage, which stays until a clean check clears it or the database is replaced. */
   remove(ids: readonly string[]): void {
     for (const { id, severity } of this.all()) if (severity !== "damage" && ids.includes(id)) this.drop(id);
   }
@@ -85,7 +85,7 @@ function readAll(folder: string): Stored[] {
   }
 }
 
-/** Null: another process has just removed it. A finding that cannot be parsed still counts as damage. */
+/** Reads a finding. One that cannot be parsed still counts as damage. Null: another process has just removed it. */
 function read(file: string): Stored | null {
   let text: string;
   try {

@@ -5,7 +5,7 @@ import { column, type Connection } from "../../driver.ts";
 import { fillChecksums } from "../damage/check.ts";
 
 interface Adjustments {
-  /** Keys of jobs that wait for lost ones. They are quarantined. */
+  /** Keys of jobs that were quarantined, because they wait for lost ones. */
   quarantined: number[];
   abandonedBuilds: string[];
   notes: string[];
@@ -17,7 +17,7 @@ interface Options {
   waitsLost: boolean;
 }
 
-/** Makes the tables agree where rows are lost, or older than others: it derives what it can, and leaves the rest to an operator. */
+/** Makes the tables agree after rows were lost. It derives rows where it can, and leaves the rest to an operator. */
 export function makeConsistent(db: Connection, { now, databaseId, waitsLost }: Options): Adjustments {
   const notes = [...restoreSingleRows(db, now, databaseId), ...removeNameless(db), ...replaceLostPolicies(db)];
   db.exec(
@@ -66,7 +66,7 @@ function restoreSingleRows(db: Connection, now: number, databaseId: string | nul
     : [`The database has ${databaseId === null ? "a new id" : "its id"} and durability "power": its first row is lost.`];
 }
 
-/** No worker could run them. */
+/** Removes jobs whose lane is lost, because no worker could run them. */
 function removeNameless(db: Connection): string[] {
   const keys = column<number>(db, "delete from holdfast_jobs where lane not in (select id from holdfast_lanes) returning key");
   return keys.length === 0 ? [] : [`Jobs whose names are lost were removed. Their keys: ${keys.join(", ")}.`];
@@ -83,7 +83,7 @@ function replaceLostPolicies(db: Connection): string[] {
   return replaced === 0 ? [] : ["How often some jobs are tried again is lost: they have the defaults (3 attempts, 1 h)."];
 }
 
-/** Targets and work items may be from different times; results are found by context, so the next build reuses them. */
+/** Abandons builds, whose targets and items may be from different times. Later builds find the results by their context. */
 function abandonBuilds(db: Connection, now: number): string[] {
   db.prepare(
     `update holdfast_jobs set state = 'cancelled', gate = null, holder = null, worker = null, lease = null, expires_at = null, finished_at = ?
@@ -99,7 +99,7 @@ function abandonBuilds(db: Connection, now: number): string[] {
   );
 }
 
-/** Jobs pass their limits again when they are claimed next, which makes the counters anew. */
+/** Deletes the counters of limits. Jobs pass their limits again at the next claim, which makes new counters. */
 function resetLimits(db: Connection, now: number): void {
   db.exec("delete from holdfast_counters; delete from holdfast_parked");
   db.prepare(
@@ -134,13 +134,13 @@ function releaseWaiting(db: Connection, now: number, waitsLost: boolean): number
   if (waitsLost) quarantined.push(...quarantine(unblocked));
   else
     db.prepare(`update holdfast_jobs set state = 'pending', gate = 'time', run_at = min(run_at, ?) where ${unblocked}`).run(now);
-  // A job in quarantine leaves those that wait for it bereft, too.
+  // Repeat this, because jobs may also wait for one that was just quarantined.
   for (let more = quarantine(bereft); more.length > 0; more = quarantine(bereft)) quarantined.push(...more);
   db.exec("delete from holdfast_waits where job not in (select key from holdfast_jobs where state = 'waiting')");
   return quarantined;
 }
 
-/** The next entry is chained to the last one that was read; a gap before it stays visible. */
+/** Sets the head to the last entry that was read, to which the next is chained. A gap before it stays visible. */
 function resetAuditHead(db: Connection): void {
   const last = db.prepare("select seq, hash from holdfast_audit where hash is not null order by seq desc limit 1").row();
   const [seq, hash] = (last as [number, string] | undefined) ?? [NO_ENTRY.seq, NO_ENTRY.hash];

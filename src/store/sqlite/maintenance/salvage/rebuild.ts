@@ -22,7 +22,7 @@ export interface Identity {
   epoch: number;
 }
 
-/** Copies a damaged database, and reads of the copy which database it is. */
+/** Copies a damaged database, and finds out from the copy which database it is. */
 export function identify({ driver, from, to }: { driver: DriverName; from: string; to: string }): Identity {
   for (const end of ["", "-wal"]) if (existsSync(from + end)) copyReadable(from + end, to + end);
   extend(to);
@@ -37,10 +37,10 @@ export function identify({ driver, from, to }: { driver: DriverName; from: strin
   };
 }
 
-/** A disk loses at least a sector at once. */
+/** Bytes to read at once, because a disk loses at least a sector. */
 const SECTOR_BYTES = 4_096;
 
-/** Sectors that cannot be read become zeros. */
+/** Copies a file. Sectors that cannot be read become zeros. */
 function copyReadable(from: string, to: string): void {
   createFile(to, 0o600);
   using source = openFile(from, "r");
@@ -57,7 +57,7 @@ function copyReadable(from: string, to: string): void {
   }
 }
 
-/** SQLite reads nothing of a file that is shorter than its first page says: the missing end becomes zeros. */
+/** Fills a missing end with zeros, because SQLite reads nothing of a file that is shorter than its first page says. */
 function extend(path: string): void {
   using file = openFile(path, "r+");
   const header = Buffer.alloc(100);
@@ -67,7 +67,7 @@ function extend(path: string): void {
   if (header.toString("latin1", 0, 15) === "SQLite format 3" && size > fstatSync(file.fd).size) ftruncateSync(file.fd, size);
 }
 
-/** Null: what it reads is damaged. */
+/** Returns what `read` reads of a damaged database. Null: that part is damaged. */
 function readDamaged<T>(driver: DriverName, path: string, read: (db: Connection) => T): T | null {
   try {
     using db = connect(driver, path, { busyTimeout: 0 });
@@ -86,7 +86,7 @@ interface SalvageInput {
   backup: { path: string; takenAt: number | null; schema: number; isJournaled: boolean } | null;
   schema: number | null;
   databaseId: string | null;
-  /** Commits of the log behind a damaged frame, which SQLite does not read. */
+  /** Number of commits in the log behind a damaged frame, which SQLite does not read. */
   commitsBeyond: number;
   preparation: Preparation;
 }
@@ -101,13 +101,13 @@ export interface SalvageReport {
   tables: SalvagedTable[];
   jobs: {
     saved: number;
-    /** As of the backup: those that had not ended then run again. */
+    /** Jobs as they are in the backup. Those that had not ended then run again. */
     restored: string[];
-    /** Read with a wrong checksum; they are not in the new database unless the backup had them. */
+    /** Jobs with a wrong checksum, which are not in the new database unless the backup had them. */
     damaged: string[];
-    /** Ids of lost jobs, where callers chose them; they stay taken. */
+    /** Ids of lost jobs that callers chose. They stay taken. */
     lostIds: string[];
-    /** Quarantined, because jobs that they waited for are lost. */
+    /** Jobs that were quarantined, because jobs that they waited for are lost. */
     quarantined: string[];
   };
   abandonedBuilds: string[];
@@ -118,7 +118,7 @@ export function salvageInto(input: SalvageInput, onProgress: OnProgress): Salvag
   try {
     return rebuild(input, onProgress);
   } catch (error) {
-    // No other process knows of the new database: a busy error is about the backup.
+    // A busy error is about the backup, because no other process knows of the new database.
     throw explain(error, (isBusy(error) && input.backup?.path) || input.preparation.path);
   }
 }
@@ -136,7 +136,7 @@ function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
   {
     using db = connect(driver, path, { busyTimeout: BUSY_TIMEOUT_MS });
     const create = makeSchema(db, input, report);
-    // Triggers would act on rows that were there already. A transaction that has met a damaged page rejects every write.
+    // Triggers would act on rows again. There is no transaction: one that has met a damaged page rejects every write.
     const copies = withoutTriggers(db, () => copyTables(db, onProgress));
     passStep("salvage:read");
     for (const type of ["index", "view"]) create(type);
@@ -144,14 +144,14 @@ function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
     attempt(() => db.exec("detach database damaged"));
     passStep("salvage:filled");
     migrate(db, { path, now: preparation.now, actor: preparation.by, whenNew: () => {} });
-    // Not `immediate`: that would lock the attached backup, too.
+    // Do not begin `immediate`, which would lock the attached backup, too.
     db.exec("begin");
     withoutTriggers(db, () => fillGaps(db, copies, input, report));
     create("trigger");
     const isJournaled = readDamaged(driver, damaged, (from) => stateOf(from)?.active ?? false);
     if (isJournaled ?? backup?.isJournaled) leaveOn(db);
     db.exec("commit");
-    // Of `main` only: the backup stays as it is.
+    // Switch only `main`, so that the backup stays as it is.
     db.exec("pragma main.journal_mode = delete");
   }
   if (input.commitsBeyond > 0)
@@ -175,7 +175,7 @@ function auditOf({ audit }: Preparation, { tables }: SalvageReport): Preparation
 }
 
 const BUSY_TIMEOUT_MS = 5_000;
-/** Of the file. They are set before its first table is made. */
+/** Settings of a file, which must be set before its first table is made. */
 const SETTINGS = ["page_size", "encoding", "user_version", "application_id"];
 
 interface Definition {
@@ -184,7 +184,7 @@ interface Definition {
   sql: string;
 }
 
-/** Makes Holdfast's tables, empty, and the user's. Returns what makes the user's indexes, views and triggers. */
+/** Makes Holdfast's and the user's tables, empty. Returns a function that makes the user's indexes, views or triggers. */
 function makeSchema(
   db: Connection,
   { driver, damaged, schema, backup, preparation }: SalvageInput,
@@ -195,7 +195,7 @@ function makeSchema(
     const value = readDamaged(driver, damaged, (from) => scalar<string | number>(from, `pragma ${name}`));
     if (value !== null) db.exec(`pragma ${name} = ${typeof value === "string" ? quoted(value) : value}`);
   }
-  // It is synced as a whole when it is complete.
+  // The new file is synced as a whole when it is complete.
   db.exec("pragma journal_mode = memory; pragma synchronous = off; pragma foreign_keys = off");
   const upTo = schema ?? backup?.schema ?? schemaVersion();
   migrate(db, { path: preparation.path, now: preparation.now, actor: null, whenNew: () => {}, upTo });
@@ -211,7 +211,7 @@ function copyTables(db: Connection, onProgress: OnProgress): TableCopy[] {
   const shapes = tableShapes(db).filter(({ name, type }) => type !== "virtual" && name !== "holdfast_migrations");
   return shapes.map((shape, done) => {
     onProgress({ step: "copying", done, total: shapes.length });
-    // A new table may have rows of its own: Holdfast's single rows, and those of a virtual table.
+    // Delete rows that a new table has already: Holdfast's single rows, and those of a virtual table.
     db.exec(`delete from ${quoted(shape.name)}`);
     const copy = new TableCopy(db, shape);
     copy.run();
@@ -219,9 +219,9 @@ function copyTables(db: Connection, onProgress: OnProgress): TableCopy[] {
   });
 }
 
-/** False: nothing of it can be read, and an empty database stands for it. */
+/** Attaches the damaged database. False: nothing of it can be read, and an empty database takes its place. */
 function attachDamaged(db: Connection, damaged: string): boolean {
-  // Lets SQLite skip a definition that it cannot read.
+  // Let SQLite skip a definition that it cannot read.
   db.exec("pragma writable_schema = on");
   const isReadable = attempt(() => {
     db.prepare("attach database ? as damaged").run(damaged);
@@ -303,7 +303,7 @@ function fillGaps(db: Connection, copies: readonly TableCopy[], input: SalvageIn
   );
 }
 
-/** A large input has its own row and never changes: if it alone is damaged, the backup's input is as good. */
+/** Replaces damaged large inputs by the backup's, which are as good: such an input has its own row and never changes. */
 function replaceInputs(db: Connection, bad: readonly BadRow[], inputs: TableCopy): void {
   const replace = db.prepare(
     `update main.holdfast_inputs set body = one.body from backup.holdfast_inputs as one

@@ -20,7 +20,7 @@ export interface SalvageRequest {
   driver: DriverName;
   by: string;
   now: number;
-  /** Finds the verified backup that fills what cannot be read; null: there is none. */
+  /** Finds the verified backup that replaces what cannot be read. Null: there is none. */
   backup: (identity: Identity) => Promise<VerifiedBackup | null>;
   onProgress?: OnProgress;
 }
@@ -31,7 +31,7 @@ export interface SalvagedDatabase extends Salvaged {
   reportFile: string;
 }
 
-/** The damaged database is kept. Killed before `decide`, everything is as before; after it, the next opener completes it. */
+/** Salvages a database, and keeps the damaged one. A kill before `decide` changes nothing; later, the next opener completes. */
 export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase> {
   const path = canonicalPath(request.path);
   refuseNetwork(dirname(path));

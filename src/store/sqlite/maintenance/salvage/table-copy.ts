@@ -15,7 +15,7 @@ export interface SalvagedTable {
   table: string;
   saved: number;
   restored: number;
-  /** The keys of rows that are in neither database, and between which keys there may have been some. */
+  /** Keys of rows that are in neither database, and key ranges in which there may have been some. */
   lost: string[];
 }
 
@@ -50,12 +50,12 @@ export class TableCopy {
   run(): void {
     const after = this.#columnsIn("damaged").length === 0 ? null : this.#walk(">");
     if (after === "done") return;
-    // Keys that are no numbers cannot be guessed: what lies between two damaged pages is lost.
+    // Keys other than rowids cannot be guessed, so rows between two damaged pages are lost.
     const before = after === null || this.#shape.hasRowids ? null : this.#walk("<");
     if (before !== "done") this.#gaps.push({ after, before });
   }
 
-  /** Copies rows in this direction up to damage that it cannot pass; returns the last key before that. */
+  /** Copies rows in one direction up to damage that it cannot pass, and returns the last key before that. */
   #walk(direction: ">" | "<"): Key | null | "done" {
     let from: Key | null = null;
     for (let size = CHUNK_ROWS; ;) {
@@ -80,11 +80,11 @@ export class TableCopy {
     }
   }
 
-  /** `last` is null if not even the keys can be read. */
+  /** Copies up to `size` rows. `last` is null if not even the keys can be read. */
   #step(direction: ">" | "<", from: Key | null, size: number): { last: Key | null | "done"; isCopied: boolean } {
     const source = `damaged.${quoted(this.table)}${this.#shape.hasRowids ? " not indexed" : ""}`;
     const order = this.#key.map((name) => `${name} ${direction === ">" ? "asc" : "desc"}`).join(", ");
-    // Not `>`: to find that row, SQLite would read the page before.
+    // Use `>=`: for `>`, SQLite would read the page before that row, too.
     const beyond = this.#shape.hasRowids ? `>= ${BigInt(from ?? 0) + 1n}` : `${direction} (${from})`;
     const next = (limit: number) =>
       `from ${source} where ${from === null ? "true" : `${this.#tuple} ${beyond}`} order by ${order} limit ${limit}`;
@@ -95,7 +95,7 @@ export class TableCopy {
     if (last === undefined) return { last: "done", isCopied: true };
     // A damaged page may lead back to earlier rows.
     if (this.#shape.hasRowids && from !== null && BigInt(last) <= BigInt(from)) return { last: null, isCopied: false };
-    // As many as there are keys: one more would be a step onto the next page.
+    // Copy as many rows as there are keys: one more would be a step onto the next page.
     const copied = this.#reading(() => this.#insert("damaged", next(keys.length)));
     this.saved += copied ?? 0;
     if (copied !== null && copied < keys.length) this.#refused.push(...keys.filter((key) => !this.#has(key)));
@@ -103,7 +103,7 @@ export class TableCopy {
   }
 
   #nextReadable(after: bigint): bigint | null {
-    // Every column is read: a page of garbage may still give back a rowid.
+    // Read every column, because even a page of garbage may have a rowid.
     const columns = this.#columnsIn("damaged").map((name) => `quote(${name})`);
     const first = (from: bigint) =>
       this.#reading(() => {
@@ -145,7 +145,7 @@ export class TableCopy {
     return { table, saved, restored, lost: [...gaps.map(gapText), ...this.#refused.filter((key) => !this.#has(key))] };
   }
 
-  /** The gap without the part at its start that the backup has filled. */
+  /** Returns the gap without the part at its start that the backup has filled. */
   #openPart({ after, before }: Gap): Gap[] {
     const rowid = this.#key[0] as string;
     const start = BigInt(after ?? 0);
@@ -170,14 +170,14 @@ export class TableCopy {
     return this.#db.prepare(`insert or ignore into main.${quoted(this.table)} (${columns}) select ${columns} ${text}`).run();
   }
 
-  /** Those that the table has there; the rowid is in no list. Empty: there is no such table. */
+  /** Returns the columns that the table has there, and the rowid, which no list has. Empty: there is no such table. */
   #columnsIn(from: "damaged" | "backup"): string[] {
     const there = new Set(column<string>(this.#db, `select name from pragma_table_xinfo(?, '${from}')`, this.table));
     const { key, columns } = this.#shape;
     return there.size === 0 ? [] : columns.filter((name) => name === key[0] || there.has(name)).map(quoted);
   }
 
-  /** Null: a page that the statement needs is damaged. */
+  /** Returns what `read` reads. Null: a page that the statement needs is damaged. */
   #reading<T>(read: () => T): T | null {
     try {
       return read();
