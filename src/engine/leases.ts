@@ -41,10 +41,8 @@ interface HeldSlot extends LeaseRef {
   running: boolean;
 }
 
-/**
- * Leases in memory shared by the threads: a claim costs no message, and a busy main thread need not be asked. Only the main
- * thread fills and frees slots; either thread may move one on from WAITING and RUNNING, by compare-and-exchange.
- */
+// Keeps leases in memory that the threads share: a claim costs no message, and a busy main thread need not be asked. Only the
+// main thread fills and frees slots. Either thread may move a slot on from WAITING and RUNNING, by compare-and-exchange.
 export class LeaseTable {
   readonly buffer: SharedArrayBuffer;
   readonly #states: Int32Array;
@@ -149,11 +147,9 @@ const IDLE_WATCH_INTERVAL_MS = 500;
 const MAX_WATCH_DELAY_MS = 150;
 const MAX_GAPS = 64;
 
-/**
- * Reports expired leases without asking the store: a renewal at an unreachable server may wait for longer than a lease lasts,
- * and another process may run the job by then. After a suspension a lease gets the time that other processes leave it before
- * they reclaim; one that expired before the gap is lost, so a stuttering host delays no loss for long.
- */
+// Reports expired leases without asking the store: a renewal at an unreachable server may wait for longer than a lease lasts,
+// and another process may run the job by then. After a suspension, a lease gets the time that other processes leave it before
+// they reclaim. A lease that expired before the gap is lost, so that a stuttering host delays no loss for long.
 export class LeaseWatch {
   readonly #parts: Pick<KeeperParts, "leaseTable" | "clock" | "onLoss">;
   #checkedAt = Number.NaN;

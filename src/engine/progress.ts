@@ -124,7 +124,6 @@ export class MinuteRecorder {
     if (end !== null) this.#add(job, end, this.#parts.clock.now() - startedAt, startedAt);
   }
 
-  /** Counts an attempt that the keeper settled as timed out, by the same policy. */
   countTimeout(claimed: Claimed): void {
     const { attempt, policy, expiresAt, lease } = claimed;
     this.#add(claimed, attempt < policy.attempts ? "retried" : "failed", policy.timeout, expiresAt - lease);

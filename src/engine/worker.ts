@@ -68,7 +68,6 @@ export class WorkerLoop implements Worker {
   #isStarting = false;
   #isClaiming = false;
   #isPeeking = false;
-  /** Whether the last claim found jobs. */
   #foundJobs = false;
   /** True while there is nothing to claim as far as known. `#wakes` counts what may have changed that. */
   #isDry = false;
@@ -335,7 +334,7 @@ export class WorkerLoop implements Worker {
 
   #start(attempt: Attempt, now: number): void {
     if (attempt.lost !== null) return;
-    // False: the keeper has just returned the job.
+    // The keeper may have returned the job just now.
     if (!this.#engine.leaseTable.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
     attempt.startedAt = now;
     this.#running.add(attempt);

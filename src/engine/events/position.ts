@@ -2,7 +2,7 @@ import type { Clock } from "../../core/text/duration.ts";
 import type { Fence, ProcessId } from "../../core/text/ids.ts";
 import type { Store } from "../../store/store.ts";
 
-/** A dead holder is replaced sooner: see `free` in store/sql/events.ts. */
+/** How long the right to deliver lasts. A dead holder is replaced sooner: see `free` in store/sql/events.ts. */
 const RIGHT_TTL_MS = 30_000;
 const RENEWAL_MS = RIGHT_TTL_MS / 3;
 const SKIPPED_SAVE_MS = 1_000;

@@ -261,7 +261,6 @@ function checkUrl(given: unknown, where: string): URL {
   return url;
 }
 
-/** Decodes a secret of Standard Webhooks: 24 to 64 random bytes. */
 function checkSecret(given: unknown, where: string): Buffer {
   const text = typeof given === "string" ? /^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(given)?.[1] : undefined;
   const secret = Buffer.from(text ?? "", "base64");

@@ -145,11 +145,9 @@ async function syncFolder(path: string): Promise<void> {
 const WEBHOOK_TIMEOUT_MS = 15_000;
 const MAX_RETRY_AFTER_MS = 86_400_000;
 
-/**
- * One POST per event, those of a job or build in order, signed by Standard Webhooks (standardwebhooks.com). The id is the
- * event's dedupe key, so the receiver can tell a second delivery from a second event. No error contains the secret, or what
- * the address holds beyond the host.
- */
+// Sends one POST per event, those of a job or build in order, signed by Standard Webhooks (standardwebhooks.com). The id is the
+// event's dedupe key, so the receiver can tell a second delivery from a second event. No error contains the secret, or more of
+// the address than the host.
 export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock: Clock): Sink {
   return {
     kind: "webhook",
