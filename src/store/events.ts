@@ -43,7 +43,7 @@ export interface SinkView {
   name: string;
   kind: string;
   cursor: number;
-  /** Undelivered events, and when the oldest of them happened. */
+  /** Number of undelivered events. `oldestAt` is when the oldest of them happened. */
   behind: number;
   oldestAt: number | null;
   holder: ProcessId | null;

@@ -83,7 +83,6 @@ export interface AttemptLog extends LeaseRef {
   /** Number of the first of these lines within the attempt, from 1 on. */
   first: number;
   lines: readonly LogLine[];
-  /** How many lines of an attempt are kept. */
   keep: number;
 }
 

@@ -51,7 +51,6 @@ export interface OpenStoreOptions {
   onlyReads?: boolean;
   /** Switches the journal of a file on or off. Default: as it is. */
   journal?: boolean;
-  /** How long a write to a file waits for another process's transaction. */
   writeWaitMs?: number;
   /** True in a thread of a process that has the database open: it may block while it waits for a lock or the server. */
   ownThread?: boolean;

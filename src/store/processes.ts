@@ -9,7 +9,6 @@ export interface ProbedProcesses {
   others: { process: ProcessView; life: Life }[];
 }
 
-/** Returns all registered processes, by id. */
 export async function registeredProcesses(processes: Pick<ProcessStore, "probe">): Promise<ProcessView[]> {
   const { self, others } = await processes.probe();
   return [...(self === null ? [] : [self]), ...others.map(({ process }) => process)].sort((a, b) => a.id - b.id);
