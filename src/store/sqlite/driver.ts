@@ -23,7 +23,7 @@ export interface Statement {
   run(...params: Param[]): number;
   get<Row>(...params: Param[]): Row | undefined;
   all<Row>(...params: Param[]): Row[];
-  /** The first row as an array, without the cost of an object. */
+  /** Returns the first row as an array, without the cost of an object. */
   row(...params: Param[]): Value[] | undefined;
   rows(...params: Param[]): Value[][];
 }

@@ -18,9 +18,9 @@ const DIALECT: SchemaDialect = {
   isFalse: (column) => `${column} = 0`,
 };
 
-// One table, updated in place, with an integer key. Measured costs: an index over all states (a third of the rate), a text key
-// (a sixth), `in (…)` lists in a CHECK or a partial index (half: each row builds a temporary tree; hence the chains of `or`),
-// each further index whose condition names the state (3 %).
+// Jobs have one table, updated in place, with an integer key. Measured costs: an index over all states takes a third of the rate,
+// a text key a sixth, and `in (…)` lists in a CHECK or a partial index half (each row builds a temporary tree, hence the chains
+// of `or`). Each further index whose condition names the state takes 3 %.
 const JOBS = `create table holdfast_database (
   id           integer primary key check (id = 1),
   database_id  text not null,

@@ -299,7 +299,7 @@ export class SqliteStore implements Store {
       else this.#witness?.close();
       this.processes.close();
       this.maintenance.close();
-      // SQLite itself may remove the log now.
+      // Stop watching the files first, because SQLite itself may remove the log now.
       this.#opened.files?.close();
       if (isReplaced) this.#closeReplaced();
       else this.#opened.db.close();

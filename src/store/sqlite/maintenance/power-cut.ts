@@ -43,10 +43,9 @@ const SECTOR_BYTES = 512;
 /** Files not to copy: the log is copied by itself, opening the image makes a new index, and backups are on another disk. */
 const NOT_IN_IMAGE = new Set(["-wal", "-shm", "-backups"]);
 
-// Copies what a power cut would leave: of the log, only what SQLite has synced. With `synchronous=FULL`, SQLite syncs the log
-// before it writes to the `-shm` how far the log is committed; with NORMAL, only before it copies the log. A page with a newer
-// version in the log may be half copied, so it is blanked. A process that has the database open must not call this: closing a
-// file of the database would drop the process's locks.
+// Copies what a power cut would leave: of the log, only what SQLite has synced. With `synchronous=FULL` that is what the `-shm`
+// says is committed; with NORMAL, what SQLite has begun to copy. A page with a newer version in the log may be half copied, so it
+// is blanked. A process that has the database open must not call this: closing a file of it would drop the process's locks.
 export function cutPower({ from, to, torn }: PowerCutOptions): PowerCutImage {
   if (!existsSync(from)) throw new HoldfastError("NO_DATABASE", `There is no database at ${from}.`, "Check the path.");
   if (existsSync(to)) {

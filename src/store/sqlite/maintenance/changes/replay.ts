@@ -218,7 +218,7 @@ export function signatureOf(tables: readonly TableShape[], triggers: readonly st
 
 export function triggersIn(db: Connection): { ours: string[]; others: string[] } {
   const all = db.prepare("select name, sql from sqlite_schema where type = 'trigger' order by rowid").rows() as string[][];
-  // SQLite stores the first words in upper case.
+  // Undo what SQLite changes: it stores the first words in upper case.
   const text = (ours: boolean) =>
     all.flatMap(([name = "", sql = ""]) =>
       name.startsWith(PREFIX) === ours ? [sql.replace(/^create trigger/i, "create trigger")] : [],

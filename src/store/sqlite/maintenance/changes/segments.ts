@@ -74,7 +74,6 @@ export function segmentsIn(folder: string, databaseId: string, epoch: number): S
   return segmentsOf(folder, databaseId).filter((segment) => segment.epoch === epoch);
 }
 
-/** Returns the highest epoch that has segments. -1: there are none. */
 export function lastEpochIn(folder: string, databaseId: string): number {
   return Math.max(-1, ...segmentsOf(folder, databaseId).map(({ epoch }) => epoch));
 }
