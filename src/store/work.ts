@@ -43,7 +43,7 @@ export interface TargetRow {
   fingerprint: string | null;
   value: StoredValue;
   seen: BuildKey;
-  /** Definition of the segment at whose end the target is. Null: it is not at the end. `GONE`: it was removed. */
+  /** Definition of the segment whose end the completed stages reach. Null: they do not. `GONE`: the target was removed. */
   done: string | null;
   completed: CompletedStages;
   group: string | null;
