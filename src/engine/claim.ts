@@ -18,6 +18,8 @@ import type { Claimed, ClaimSource, Settlement } from "../store/store.ts";
 
 const DEFAULT_LEASE_MS = 30_000;
 const MAX_WAIT_MS = 5_000;
+/** Pause before a job that is ready is claimed again: a suspect is ready, too, and cannot be claimed beside another one. */
+const READY_RETRY_MS = 50;
 
 export interface ClaimOptions {
   /** Name of the claimer, shown by `status`. */
@@ -151,23 +153,25 @@ async function findMisfit(def: Definition, claimed: Claimed): Promise<Outcome | 
 }
 
 async function waitForChange(engine: Engine, source: ClaimSource, most: number, over: AbortSignal): Promise<void> {
-  const { nextIn } = await engine.store.outlook([source]);
-  if (over.aborted) return;
-  const due = nextIn === null ? MAX_WAIT_MS : Math.max(1, nextIn);
-  await new Promise<void>((resolve) => {
-    // A caller waits for this, so the process must stay alive.
-    const stay = setInterval(() => {}, 2 ** 30);
-    const stop = engine.store.onChange(() => done());
-    over.addEventListener("abort", done, { once: true });
-    const cancel = engine.clock.after(Math.min(most, due, MAX_WAIT_MS), () => done());
-    function done(): void {
-      over.removeEventListener("abort", done);
-      clearInterval(stay);
-      stop();
-      cancel();
-      resolve();
-    }
-  });
+  const { promise: changed, resolve } = Promise.withResolvers<void>();
+  const onAbort = () => resolve();
+  // A caller waits for this, so the process must stay alive.
+  const stay = setInterval(() => {}, 2 ** 30);
+  over.addEventListener("abort", onAbort, { once: true });
+  // It listens before it reads the outlook: an enqueue may have shared the commit of the claim that found nothing.
+  const stop = engine.store.onChange(() => resolve());
+  let cancel: (() => void) | undefined;
+  try {
+    const { ready, nextIn } = await engine.store.outlook([source]);
+    const due = ready ? READY_RETRY_MS : nextIn === null ? MAX_WAIT_MS : Math.max(1, nextIn);
+    cancel = engine.clock.after(Math.min(most, due, MAX_WAIT_MS), resolve);
+    if (!over.aborted) await changed;
+  } finally {
+    cancel?.();
+    stop();
+    over.removeEventListener("abort", onAbort);
+    clearInterval(stay);
+  }
 }
 
 class HandClaim implements Claim {

@@ -334,6 +334,22 @@ suite("waiting for a job", () => {
     assert.equal((await waiting)?.job.id, id);
   });
 
+  test("a waiting claim takes a job whose enqueue shares the commit of its first try", async (t) => {
+    const { hf, clock } = await memory(t);
+    const { store } = hf.engine;
+    const claim = store.claim.bind(store);
+    let enqueued: Promise<unknown> | undefined;
+    store.claim = (request) => {
+      const claimed = claim(request);
+      enqueued ??= hf.enqueue(plain, 1);
+      return claimed;
+    };
+    const waiting = hf.claim(plain, { worker: "me", wait: "1h" });
+    await clock.advance(50);
+    assert.ok(await waiting);
+    await enqueued;
+  });
+
   test("a waiting claim returns when a delayed job is due", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1, { delay: 12_345 });
