@@ -78,32 +78,30 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         [false, 15],
       ] as const)
         await withGroup(driver, async ({ group, enqueue, path, db, time }) => {
-          const other = connect(driver, path, { busyTimeout: 0 });
-          other.exec("create table others (x)");
-          other.exec("begin immediate");
-          const seen = { passed: 0, looks: 0, isOver: false };
-          Object.defineProperty(time, "passed", { get: () => (seen.looks++, seen.passed) });
-          const call = group.submit("enqueue", (tx) => enqueue.run(tx, [job(1)]));
-          call.catch(() => (seen.isOver = true));
-          const looked = async () => {
-            // A wait looks at the time twice.
-            const enough = seen.looks + 4;
-            while (seen.looks < enough && !seen.isOver) await new Promise((turn) => setImmediate(turn));
-          };
-          await looked();
-          for (let round = 1; round <= rounds; round++) {
-            other.exec("insert into others values (1)");
-            other.exec("commit");
-            other.exec("begin immediate");
-            seen.passed += 4_000;
-            await looked();
-          }
-          other.exec("commit");
+          const other = new OtherWriter(driver, path, time);
+          const call = other.watch(group.submit("enqueue", (tx) => enqueue.run(tx, [job(1)])));
+          for (let round = 1; round <= rounds; round++) await other.commitsAfter(4_000);
           other.close();
           if (waits) await call;
           else await assert.rejects(call, { code: "BUSY" });
           assert.equal(idsIn(db).length, waits ? 1 : 0);
         });
+    });
+
+    test("a call waits as long after another one had waited and written nothing", async () => {
+      await withGroup(driver, async ({ group, enqueue, path, db, time }) => {
+        const first = new OtherWriter(driver, path, time);
+        const idle = first.watch(group.submit("claim", () => {}));
+        await first.commitsAfter(0);
+        first.close();
+        await idle;
+        const second = new OtherWriter(driver, path, time, 1_000_000);
+        const call = second.watch(group.submit("enqueue", (tx) => enqueue.run(tx, [job(1)])));
+        for (let round = 1; round <= 5; round++) await second.commitsAfter(4_000);
+        second.close();
+        await call;
+        assert.equal(idsIn(db).length, 1);
+      });
     });
 
     test("a call that waited longer than its patience is rejected with BUSY, and nothing has changed", async () => {
@@ -271,4 +269,43 @@ function idsIn(db: Connection): unknown[] {
 
 function remembered(db: Connection): unknown[] {
   return db.prepare("select id from holdfast_ids order by id").rows().flat();
+}
+
+/** Holds the write lock, and takes it again after each of its commits. The group's clock is moved from here. */
+class OtherWriter {
+  readonly #db: Connection;
+  readonly #seen: { passed: number; looks: number; isOver: boolean };
+
+  constructor(driver: DriverName, path: string, time: { passed: number }, passed = 0) {
+    const seen = (this.#seen = { passed, looks: 0, isOver: false });
+    Object.defineProperty(time, "passed", { configurable: true, get: () => (seen.looks++, seen.passed) });
+    this.#db = connect(driver, path, { busyTimeout: 0 });
+    this.#db.exec("create table if not exists others (x)");
+    this.#db.exec("begin immediate");
+  }
+
+  watch<T>(call: Promise<T>): Promise<T> {
+    call.catch(() => {}).finally(() => (this.#seen.isOver = true));
+    return call;
+  }
+
+  async commitsAfter(millis: number): Promise<void> {
+    await this.#looked();
+    this.#db.exec("insert into others values (1)");
+    this.#db.exec("commit");
+    this.#db.exec("begin immediate");
+    this.#seen.passed += millis;
+    await this.#looked();
+  }
+
+  close(): void {
+    this.#db.exec("commit");
+    this.#db.close();
+  }
+
+  /** A wait looks at the time twice. */
+  async #looked(): Promise<void> {
+    const enough = this.#seen.looks + 4;
+    while (this.#seen.looks < enough && !this.#seen.isOver) await new Promise((turn) => setImmediate(turn));
+  }
 }

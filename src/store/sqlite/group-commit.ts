@@ -181,6 +181,8 @@ export class GroupCommit {
       this.#options.onFault(error);
       return { error, busy: isBusy(error), atCommit: false };
     }
+    this.#retries = 0;
+    this.#waiting = null;
     try {
       const [commits, jobs, lanes, , settings] = this.#sql.counted.row() as CountedRow;
       const commit = commits + 1;
@@ -229,8 +231,6 @@ export class GroupCommit {
       if (happened === "unknown") return { error: unknown(error), busy: false, atCommit: true };
     }
     for (const item of items) passPoint(item.operation, "committed");
-    this.#retries = 0;
-    this.#waiting = null;
     return this.#unseen() ?? committed;
   }
 
@@ -280,6 +280,7 @@ export class GroupCommit {
       if (waited < patience || !isStuck || this.#isOpening(item)) patient.push(item);
       else item.reject(explain(busy(), path));
     }
+    if (patient.length === 0) this.#waiting = null;
     this.#queue = [...patient, ...this.#queue];
     if (this.#scheduled) return;
     this.#scheduled = true;
