@@ -261,7 +261,7 @@ export class Engine {
         leaseTable: this.leaseTable,
         clock: this.clock,
         onLoss: (loss) => this.#onLoss(loss),
-        onTimedOut: (timedOut) => this.#logTimeout(timedOut),
+        onTimedOut: (timedOut) => this.#recordTimeout(timedOut),
       });
   }
 
@@ -338,7 +338,7 @@ export class Engine {
         case "loss":
           return this.#onLoss(message.loss);
         case "timed-out":
-          return this.#logTimeout(message.timedOut);
+          return this.#recordTimeout(message.timedOut);
         case "orchestrator-lock-lost":
           return this.heartbeats.lost(message.token);
         case "long-wal":
@@ -398,10 +398,12 @@ export class Engine {
     owner.lose(loss.reason);
   }
 
-  #logTimeout({ job, outcome, decided }: TimedOut): void {
+  #recordTimeout({ job, outcome, decided }: TimedOut): void {
     const claimed = this.#timedOut.get(job);
     this.#timedOut.delete(job);
-    if (claimed !== undefined) logFailure(this.log, claimed, outcome, decided);
+    if (claimed === undefined) return;
+    logFailure(this.log, claimed, outcome, decided);
+    if (decided !== undefined) this.minutes.countTimeout(claimed, decided);
   }
 }
 

@@ -14,6 +14,7 @@ import {
   type QueueMinute,
 } from "../core/jobs/minutes.ts";
 import type { Job } from "../core/jobs/job.ts";
+import type { Next } from "../core/jobs/retry.ts";
 import type { Attempt } from "./attempt.ts";
 
 const WRITE_INTERVAL_MS = 200;
@@ -124,9 +125,8 @@ export class MinuteRecorder {
     if (end !== null) this.#add(job, end, this.#parts.clock.now() - startedAt, startedAt);
   }
 
-  countTimeout(claimed: Claimed): void {
-    const { attempt, policy, expiresAt, lease } = claimed;
-    this.#add(claimed, attempt < policy.attempts ? "retried" : "failed", policy.timeout, expiresAt - lease);
+  countTimeout(claimed: Claimed, { state }: Next): void {
+    this.#add(claimed, state === "pending" ? "retried" : "failed", claimed.policy.timeout, claimed.expiresAt - claimed.lease);
   }
 
   #add(job: StartedJob, end: EndedAttempt["end"], runMs: number, startedAt: number): void {

@@ -356,7 +356,6 @@ export class WorkerLoop implements Worker {
 
   readonly #onLoss = (attempt: Attempt): void => {
     attempt.span?.lost(attempt.lost ?? "LEASE_LOST");
-    if (attempt.lost === "TIMEOUT") this.#engine.minutes.countTimeout(attempt.claimed);
     attempt.runnable.held--;
     this.#drained?.unsuccessful.push(attempt);
     this.#waiting = this.#waiting.filter((one) => one !== attempt);

@@ -47,6 +47,19 @@ suite("the counts by minute", () => {
     assert.deepEqual({ succeeded, failed, runMs }, { succeeded: 1, failed: 1, runMs: 600 });
   });
 
+  test("the counts by minute say of a timeout what was decided, not what its attempt's number suggests", async (t) => {
+    const slow = job({ name: "slow", queue: "slow", retry: { attempts: 2 }, timeout: "1s", run: () => new Promise(() => {}) });
+    const { hf, clock } = await memory(t);
+    await hf.enqueue(slow, null);
+    // The first attempt is lost to a crash, which is no error.
+    await hf.claim(slow, { worker: "gone", lease: "1s" });
+    await clock.advance("1m");
+    hf.work([slow]);
+    await clock.advance("1m");
+    const { failed, retried } = await countsOf(hf, "slow");
+    assert.ok(retried >= 1, `${retried} retried, ${failed} failed`);
+  });
+
   test("the wait in the counts by minute excludes delays and upstream jobs", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1, { delay: "1h" });
