@@ -52,17 +52,11 @@ export async function openHandle(
       }),
     });
   const { key } = location;
-  if (key === null) {
-    const engine = await start();
-    const letGo = await startServices(engine, sinks, backups);
-    return new Holdfast(engine, () => letGo().then(() => engine.close()));
-  }
-
-  const { engine, leave } = await sharedEngine(key, start);
+  const { engine, leave } = key === null ? await ownEngine(start) : await sharedEngine(key, start);
   try {
-    rejectOtherSettings(engine, options, recovery);
-    const letGo = await startServices(engine, sinks, backups);
-    return new Holdfast(engine, () => letGo().then(leave));
+    if (key !== null) rejectOtherSettings(engine, options, recovery);
+    const stopServices = await startServices(engine, sinks, backups);
+    return new Holdfast(engine, () => stopServices().finally(leave));
   } catch (error) {
     await leave();
     throw error;
@@ -89,6 +83,11 @@ export async function openReadOnly(where: string, options: OpenOptions): Promise
   return new Holdfast(engine, () => engine.close());
 }
 
+async function ownEngine(start: () => Promise<Engine>): Promise<{ engine: Engine; leave: () => Promise<void> }> {
+  const engine = await start();
+  return { engine, leave: () => engine.close() };
+}
+
 /** Starts sinks and backups, except on a damaged or read-only database, which cannot store how far a delivery has got. */
 async function startServices(
   engine: Engine,
@@ -96,13 +95,13 @@ async function startServices(
   plan: BackupPlan | null,
 ): Promise<() => Promise<void>> {
   if (engine.store.damage.damaged !== null || engine.isReadOnly) return async () => {};
-  const letGo = await engine.relays.use(sinks);
-  if (plan === null) return letGo;
+  const stopSinks = await engine.relays.use(sinks);
+  if (plan === null) return stopSinks;
   const backups = new ScheduledBackups(engine, plan);
   backups.start();
   return async () => {
     await backups.stop();
-    await letGo();
+    await stopSinks();
   };
 }
 

@@ -107,9 +107,9 @@ export class Engine {
     }
   }
 
-  private constructor(store: Store, location: StoreLocation, options: EngineOptions, self: ProcessId, isSealed = false) {
+  private constructor(store: Store, location: StoreLocation, options: EngineOptions, self: ProcessId, isReadOnly = false) {
     this.store = store;
-    this.isReadOnly = isSealed;
+    this.isReadOnly = isReadOnly;
     this.location = location;
     // Times in the store come from the store's clock; this host's clock may be an hour off.
     this.clock = store.clock;
@@ -214,7 +214,7 @@ export class Engine {
   #announceAll(): void {
     this.store.processes
       .update(this.self, { works: [...this.#works].flat() })
-      .catch((error: unknown) => this.log.warn("could not say what is worked on", describeError(error)));
+      .catch((error: unknown) => this.log.warn("the names of this process's jobs could not be announced", describeError(error)));
   }
 
   /** Adds a lease that the keeper renews until `release`. `before` is when the claim was sent. */
@@ -293,7 +293,7 @@ export class Engine {
     if (this.self !== UNREGISTERED) {
       await this.store.processes
         .unregister(this.self)
-        .catch((error: unknown) => this.log.warn("could not sign off", describeError(error)));
+        .catch((error: unknown) => this.log.warn("the process could not be unregistered", describeError(error)));
     }
     await this.store.close();
   }
@@ -303,7 +303,9 @@ export class Engine {
     const held = [...this.leaseTable.all()];
     if (held.length === 0) return;
     const settlements = held.map(({ job, fence }) => ({ job, fence, outcome: { kind: "interrupted" } as const }));
-    await this.store.settle(settlements).catch((error: unknown) => this.log.warn("could not let go", describeError(error)));
+    await this.store
+      .settle(settlements)
+      .catch((error: unknown) => this.log.warn("claims could not be released", describeError(error)));
   }
 
   #runKeeper(): void {

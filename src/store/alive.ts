@@ -65,7 +65,7 @@ export class Alive implements Disposable {
     return this.#isOwn(token) || this.probe(token) !== "dead";
   }
 
-  isAnybodyThere(): boolean {
+  isAnyAlive(): boolean {
     return this.tokens().some((token) => this.isThere(token));
   }
 

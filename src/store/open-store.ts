@@ -123,13 +123,13 @@ function onServer(where: string, { driver, schema = "holdfast" }: LocateOptions)
       "Leave `driver` out.",
     );
   }
-  const said = checkSchema(schema);
+  const checked = checkSchema(schema);
   return {
     kind: "postgres",
     url: where,
-    schema: said,
-    name: `postgres://${name}${said === "holdfast" ? "" : ` (${said})`}`,
-    key: `${where} ${said}`,
+    schema: checked,
+    name: `postgres://${name}${checked === "holdfast" ? "" : ` (${checked})`}`,
+    key: `${where} ${checked}`,
   };
 }
 

@@ -51,16 +51,16 @@ export class Relays {
       if (this.#subscribers.has(name)) throw nameTaken(name, "subscriber");
     }
     const used = [...sinks].map(([name, settings]) => this.#share(name, settings));
-    const letGo = async () => {
+    const stop = async () => {
       await Promise.all(used.map((name) => this.#release(name)));
     };
     try {
       await Promise.all(used.map((name) => this.#sinks.get(name)?.relay.opened));
     } catch (error) {
-      await letGo();
+      await stop();
       throw error;
     }
-    return letGo;
+    return stop;
   }
 
   /** Subscribes a function to the events after the position `from`. Default: from now on. */

@@ -22,7 +22,7 @@ export class DeliveryFailed extends Error {
 
   constructor(message: string, { after = 0, isDown = after > 0 }: { after?: number; isDown?: boolean } = {}) {
     super(message);
-    this.name = "SinkDown";
+    this.name = "DeliveryFailed";
     this.after = after;
     this.isDown = isDown;
   }

@@ -132,7 +132,9 @@ export class ScheduledBackups {
     this.#lastError = error;
     if (!begins || store.damage.damaged !== null) return;
     const act = { action: "backup.failed", name: folder, after: { error } } as const;
-    await store.audit.record(act).catch((error: unknown) => log.warn("that could not be written down", describeError(error)));
+    await store.audit
+      .record(act)
+      .catch((error: unknown) => log.warn("a backup could not be recorded in the audit", describeError(error)));
   }
 }
 

@@ -185,7 +185,13 @@ export class Recovery {
       if (entries === 0) return false;
     }
     const { jobs, locks } = countPlan(planOf(all));
-    this.#log.info("a process died; what it had in hand is free again", { pid, host, jobs, builds: all.builds.length, locks });
+    this.#log.info("a process died; its jobs, builds and locks were reclaimed", {
+      pid,
+      host,
+      jobs,
+      builds: all.builds.length,
+      locks,
+    });
     return true;
   }
 

@@ -272,7 +272,7 @@ export async function verifyBackup(backup: string, driver: DriverName, onProgres
     throw new HoldfastError(
       "BACKUP_CHANGED",
       `The backup ${path} differs from its manifest: ${difference}. A program opened it as a database after it was made.`,
-      `Use another copy. To restore this one as it is, move its manifest away: ${basename(manifestPath(path))} away.`,
+      `Use another copy. To restore this one as it is, move its manifest ${basename(manifestPath(path))} away.`,
     );
   }
   if (survey === null) throw notHoldfast(path);

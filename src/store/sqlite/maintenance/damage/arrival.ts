@@ -81,7 +81,7 @@ function inodeOf(path: string): number | null {
 
 function isOpen(path: string, driver: DriverName, identity: string): boolean {
   using alive = new Alive(`${path}-alive`, driver, identity, () => modeLike(path));
-  return alive.isAnybodyThere();
+  return alive.isAnyAlive();
 }
 
 export async function arrive(
