@@ -226,8 +226,9 @@ test("the script in the docs: two at once, one killed in the middle, and every j
   const bash = (name: string, text: string) => writeFile(join(bin, name), `#!/usr/bin/env bash\n${text}`, { mode: 0o755 });
   const main = fileURLToPath(new URL("../../bin/holdfast.js", import.meta.url));
   await bash("holdfast", `exec '${process.execPath}' '${main}' "$@"\n`);
-  // Says that it has begun, and continues when it has read a line.
-  await bash("review", `echo "begun $JOB_ID $CLAIM $1" >&2; read -r word; echo "\\"$NAME \${word}\\""\n`);
+  // Says that it has begun, and continues when it has read a line. The killed script's own outlives it.
+  const stays = `[ "$NAME" = first ] && exec sleep 600`;
+  await bash("review", `echo "begun $JOB_ID $CLAIM $1" >&2; ${stays}; read -r word; echo "\\"$NAME \${word}\\""\n`);
   await writeFile(join(place.folder, "reviewer.sh"), script ?? "");
 
   const inputs = ["it's", '"; touch stolen; "', "$(touch stolen)", 4];
@@ -306,7 +307,8 @@ class Script {
     for (;;) {
       const begun = this.all[nth];
       if (begun !== undefined) return begun;
-      await new Promise((resolve) => this.child.stderr?.once("data", resolve));
+      assert.equal(this.child.exitCode, null, `the script has ended:\n${this.said}`);
+      await Promise.race([new Promise((resolve) => this.child.stderr?.once("data", resolve)), this.#closed]);
     }
   }
 
