@@ -122,19 +122,19 @@ export class MinuteRecorder {
   countClaim(job: Job, { outcome, decided }: Pick<Settlement, "outcome" | "decided">): void {
     const end = endOf(outcome, decided);
     const { startedAt = job.createdAt } = job;
-    if (end !== null) this.#add(job, end, this.#parts.clock.now() - startedAt, startedAt);
+    if (end !== null) this.#add(job, end, this.#parts.clock.now() - startedAt, startedAt, true);
   }
 
   countTimeout(claimed: Claimed, { state }: Next): void {
     this.#add(claimed, state === "pending" ? "retried" : "failed", claimed.policy.timeout, claimed.expiresAt - claimed.lease);
   }
 
-  #add(job: StartedJob, end: EndedAttempt["end"], runMs: number, startedAt: number): void {
+  #add(job: StartedJob, end: EndedAttempt["end"], runMs: number, startedAt: number, byHand = false): void {
     const { queue, attempt, createdAt, runAt } = job;
     const waitMs = attempt === 1 ? startedAt - Math.max(createdAt, runAt) : null;
     let counts = this.#counted.get(queue);
     if (counts === undefined) this.#counted.set(queue, (counts = noMinute()));
-    countAttempt(counts, { end, waitMs, runMs });
+    countAttempt(counts, { end, waitMs, runMs, byHand });
     if (this.#cancel !== null) return;
     const now = this.#parts.clock.now();
     this.#minute = Math.floor(now / MINUTE_MS);

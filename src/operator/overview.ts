@@ -5,6 +5,7 @@ import { hasEnded } from "../core/pipelines/build.ts";
 import { spentText } from "../core/pipelines/budget.ts";
 import { JOB_STATES, type JobState } from "../core/jobs/job.ts";
 import { isProvenDead } from "../core/jobs/lease.ts";
+import { MINUTE_MS } from "../core/jobs/minutes.ts";
 import {
   type CrashRecoveryReport,
   countPlan,
@@ -62,6 +63,8 @@ export interface Overview {
   queues: QueueOverview[];
   processes: ProcessStatus[];
   byHand: number;
+  /** Queues with claims settled by hand: each for a minute at least, from when its process has added it to the counts. */
+  settledByHand: string[];
   ready: boolean;
   unworked: Unworked[];
   builds: OpenBuild[];
@@ -85,18 +88,20 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
     if (found === null) unreadable.push(what);
     return found === null ? otherwise : found.found;
   };
-  const [{ queues, lanes, running }, probed, locks, schedules, sinks, history, builds, open, wal, findings] = await Promise.all([
-    read("queues", NO_JOBS, () => counted),
-    read("processes", [], () => probedWithWorker(store)),
-    read("locks", [], () => store.locks.list()),
-    read("schedules", [], () => hf.schedules.list({ incomplete: true })),
-    read("sinks", [], () => store.events.sinks()),
-    read("recoveries", NO_RECOVERY, () => store.recoveries.history({ limit: 1 })),
-    read("builds", [], () => openBuilds(hf)),
-    read("open reports", NO_RECOVERY, () => store.recoveries.history({ limit: 20, which: "open" })),
-    read("log", null, async () => (await store.maintenance.gauge()).wal),
-    store.damage.findings(),
-  ]);
+  const [{ queues, lanes, running }, settled, probed, locks, schedules, sinks, history, builds, open, wal, findings] =
+    await Promise.all([
+      read("queues", NO_JOBS, () => counted),
+      read("counts by minute", [], () => store.queues.minutes({ from: Math.floor(clock.now() / MINUTE_MS) - 1 })),
+      read("processes", [], () => probedWithWorker(store)),
+      read("locks", [], () => store.locks.list()),
+      read("schedules", [], () => hf.schedules.list({ incomplete: true })),
+      read("sinks", [], () => store.events.sinks()),
+      read("recoveries", NO_RECOVERY, () => store.recoveries.history({ limit: 1 })),
+      read("builds", [], () => openBuilds(hf)),
+      read("open reports", NO_RECOVERY, () => store.recoveries.history({ limit: 20, which: "open" })),
+      read("log", null, async () => (await store.maintenance.gauge()).wal),
+      store.damage.findings(),
+    ]);
   const [last] = history.reports;
   const asked = queues.map(({ name }) => ({ queue: name, lease: 1 }));
   const { ready } = await read("what could start", { ready: false, nextIn: null }, () => store.outlook(asked));
@@ -116,6 +121,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
     queues: queues.filter(({ paused, counts }) => paused || JOB_STATES.some((state) => counts[state] > 0)),
     processes,
     byHand: running.get(null) ?? 0,
+    settledByHand: [...new Set(settled.filter(({ byHand }) => byHand > 0).map(({ queue }) => queue))],
     ready,
     unworked: findUnworked(lanes, queues, processes),
     builds,
@@ -298,8 +304,9 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const open = overview.queues.filter(({ paused }) => !paused);
   const noWorker = workersIn(overview).length === 0;
   const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
-  // A script that claims by hand is not registered. Between its settle and its next claim, only finished jobs show it.
-  const isWorked = byHand > 0 || (gone.length === 0 && open.some((queue) => queue.counts.pending > 0 && endedLately(queue)));
+  // A script that claims by hand is not registered. Between its settle and its next claim, only the counts show it.
+  const hasScript = open.some(({ name, counts: { pending } }) => pending > 0 && overview.settledByHand.includes(name));
+  const isWorked = byHand > 0 || (gone.length === 0 && hasScript);
   // A counter of a limit that is due makes `ready` true, even if no job waits at it.
   if (ready && pending > 0 && noWorker && !isWorked) {
     const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;
@@ -341,10 +348,6 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     alarms.push(alarm("FAILED", false, message, "holdfast jobs list --state failed"));
   }
   return alarms;
-}
-
-function endedLately({ lastMinute }: QueueOverview): boolean {
-  return lastMinute.succeeded + lastMinute.failed > 0;
 }
 
 function hasQueue(build: OpenBuild | undefined, queue: string): boolean {

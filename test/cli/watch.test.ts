@@ -65,8 +65,23 @@ test("a claim by hand counts as a worker", async () => {
   assert.equal((await place.run(["health"])).code, 1);
 });
 
+test("a queue of which a worker that is gone has ended a job in the last minute is not healthy", async () => {
+  const gone = job({ name: "gone", run: () => {} });
+  const worker = hf.work([gone]);
+  await hf.jobs.wait(await hf.enqueue(gone, 1));
+  await worker.stop();
+  const { id } = await hf.enqueue(gone, 2);
+  const { reasons } = await place.json<{ reasons: { code: string }[] }>(["health"], 1);
+  assert.deepEqual(
+    reasons.map(({ code }) => code),
+    ["NO_WORKER"],
+  );
+  await hf.jobs.cancel(id);
+});
+
 test("a queue of which a script has settled a job in the last minute is healthy between two claims", async () => {
-  await (await hf.claim("a", { worker: "anna" }))?.succeed();
+  const { claim } = await place.json<{ claim: string }>(["claim", "a", "--worker", "anna"]);
+  await place.json(["settle", claim, "--succeed"]);
   await hf.enqueue(job({ name: "a", run: () => {} }), 2);
   const { code, stdout } = await place.run(["health"]);
   assert.deepEqual([code, stdout], [0, "ok: 7 pending, 0 running, 0 workers\n"]);

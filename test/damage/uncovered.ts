@@ -48,6 +48,7 @@ export const UNCOVERED: Record<string, readonly string[]> = {
   holdfast_locks: ["acquired_at", "expires_at", "fence", "holder", "job", "name", "process", "token", "ttl"],
   holdfast_migrations: ["applied_at", "name"],
   holdfast_minutes: [
+    "by_hand",
     "failed",
     "retried",
     "run_0",

@@ -6,6 +6,8 @@ export interface MinuteCounts {
   succeeded: number;
   failed: number;
   retried: number;
+  /** How many of these attempts a claim by hand settled. */
+  byHand: number;
   /** Sum of the waits, from when a job could start (after its delay and the jobs before it) to its first start. */
   waitMs: number;
   waits: number[];
@@ -24,6 +26,8 @@ export interface EndedAttempt {
   end: "succeeded" | "failed" | "retried";
   waitMs: number | null;
   runMs: number;
+  /** Default: false. */
+  byHand?: boolean;
 }
 
 export const MINUTE_MS = 60_000;
@@ -33,6 +37,7 @@ export function noMinute(): MinuteCounts {
     succeeded: 0,
     failed: 0,
     retried: 0,
+    byHand: 0,
     waitMs: 0,
     waits: Array(BUCKETS).fill(0),
     runMs: 0,
@@ -40,8 +45,9 @@ export function noMinute(): MinuteCounts {
   };
 }
 
-export function countAttempt(counts: MinuteCounts, { end, waitMs, runMs }: EndedAttempt): void {
+export function countAttempt(counts: MinuteCounts, { end, waitMs, runMs, byHand = false }: EndedAttempt): void {
   counts[end]++;
+  if (byHand) counts.byHand++;
   counts.runMs += Math.max(0, runMs);
   counts.runs[bucketOf(runMs)]!++;
   if (waitMs === null) return;
@@ -55,7 +61,7 @@ function bucketOf(millis: number): number {
 }
 
 export function addMinutes(sum: MinuteCounts, more: MinuteCounts): void {
-  for (const name of ["succeeded", "failed", "retried", "waitMs", "runMs"] as const) sum[name] += more[name];
+  for (const name of ["succeeded", "failed", "retried", "byHand", "waitMs", "runMs"] as const) sum[name] += more[name];
   for (let i = 0; i < BUCKETS; i++) {
     sum.waits[i]! += more.waits[i] ?? 0;
     sum.runs[i]! += more.runs[i] ?? 0;

@@ -19,6 +19,7 @@ const minute = z.object({
   succeeded: z.int(),
   failed: z.int(),
   retried: z.int(),
+  byHand: z.int(),
   waitMs: z.int(),
   waits: z.array(z.int()),
   runMs: z.int(),

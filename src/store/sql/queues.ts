@@ -33,7 +33,7 @@ import {
   wait,
 } from "./script.ts";
 
-const COUNTS = ["succeeded", "failed", "retried", "wait_ms", "run_ms"] as const;
+const COUNTS = ["succeeded", "failed", "retried", "by_hand", "wait_ms", "run_ms"] as const;
 const WAITS = bucketColumns("wait");
 const RUNS = bucketColumns("run");
 export const MINUTE_COLUMNS = [...COUNTS, ...WAITS, ...RUNS];
@@ -126,6 +126,7 @@ function toColumns({
   succeeded,
   failed,
   retried,
+  byHand,
   waitMs,
   runMs,
   waits,
@@ -137,6 +138,7 @@ function toColumns({
     succeeded,
     failed,
     retried,
+    by_hand: byHand,
     wait_ms: Math.round(waitMs),
     run_ms: Math.round(runMs),
     ...Object.fromEntries(buckets),
@@ -151,6 +153,7 @@ function toMinute(row: MinuteRow): QueueMinute {
     succeeded: number("succeeded"),
     failed: number("failed"),
     retried: number("retried"),
+    byHand: number("by_hand"),
     waitMs: number("wait_ms"),
     runMs: number("run_ms"),
     waits: WAITS.map(number),
