@@ -242,6 +242,8 @@ export class BudgetReserver {
       this.#costs = store.work.costs(this.#pipeline);
     }
     const history = (await this.#costs)[stage];
+    // A stage without costs is estimated as free: its first cost counts at once.
+    if (history === undefined) this.#costs = null;
     return history === undefined ? null : meanCost(history);
   }
 

@@ -96,6 +96,16 @@ test("without an estimate the mean of the costs so far is reserved", async (t) =
   assert.deepEqual([built.state, built.reason, built.spent.usd], ["BUDGET_PAUSE", "budget_precheck_block", 8]);
 });
 
+test("a build that exceeded its budget without an estimate asks for the mean of the costs so far as well", async (t) => {
+  const here = await yard(t);
+  const paused = await here.build(dear(here, { estimate: null, many: 40 }), { concurrency: 8 });
+  assert.deepEqual([paused.state, paused.reason], ["BUDGET_PAUSE", "budget_exceeded"]);
+  const { token = "", spent } = paused;
+  const approve = (usd: number) => here.hf.builds.approve(paused.id, { token, budget: { usd } });
+  await assert.rejects(approve(spent.usd), refusal("BUDGET_TOO_SMALL"));
+  await approve(spent.usd + 1);
+});
+
 test("a sufficient budget never pauses a build", async (t) => {
   const here = await yard(t);
   const built = await here.succeed(dear(here, { budget: { usd: 10 } }), { concurrency: 10 });
