@@ -110,6 +110,19 @@ export function factCases(check: Check): void {
     assert.equal(delayed === null ? null : explain(delayed, [1]).reason, "delayed");
   });
 
+  check("a delayed job is the oldest of a queue only while no job is due", async ({ store, clock }) => {
+    const [delayed, due] = (await add(store, { delay: 9_000 }, {})) as [string, string];
+    const oldest = async () => (await store.queries.facts({ queue: "work" }))?.job.id;
+    assert.equal(await oldest(), due);
+    pass(clock, 9_000);
+    assert.equal(await oldest(), delayed, "its delay is over, though no worker has claimed it");
+    await claimOne(store);
+    await claimOne(store);
+    assert.equal(await oldest(), undefined);
+    const [later] = await add(store, { delay: 9_000 });
+    assert.equal(await oldest(), later);
+  });
+
   check("a finished or running job has its state", async ({ store }) => {
     const claimed = await running(store);
     assert.equal(await reasonOf(store, claimed.id), "running");

@@ -37,6 +37,7 @@ export class JobFactsReader {
     this.#sql = statements(dialect, claimable);
   }
 
+  /** A delayed job only if no job is due. */
   *oldest(db: Reads, lanes: readonly number[]): Script<JobKey | null> {
     return (yield* db.get<{ key: JobKey | null }>(this.#sql.oldest, { lanes }))?.key ?? null;
   }
@@ -123,11 +124,13 @@ function statements(dialect: Dialect, { ready, suspect }: Claimable) {
       order by pair.place`,
     ahead: `select count(*) as ahead from (${arms.join(" union all ")}) as ahead`,
     oldest: `
-      select min(key) as key from (
-        ${lowest(ready)} union all ${lowest(suspect)} union all ${lowest("gate = 'time'")}
-        union all
-        select min(parked.job) from ${table("counters")} as counter
-        join ${table("parked")} as parked on parked.counter = counter.id
-        where counter.parked > 0 and ${isIn("counter.lane", "bigint", ":lanes")}) as arms`,
+      select coalesce(
+        (select min(key) from (
+          ${lowest(ready)} union all ${lowest(suspect)} union all ${lowest("gate = 'time' and run_at <= :now")}
+          union all
+          select min(parked.job) from ${table("counters")} as counter
+          join ${table("parked")} as parked on parked.counter = counter.id
+          where counter.parked > 0 and ${isIn("counter.lane", "bigint", ":lanes")}) as arms),
+        (${lowest("gate = 'time'")})) as key`,
   };
 }
