@@ -88,6 +88,8 @@ test("another token can be made, an approval is kept, and the next run resumes w
   const minted = await place.json<{ build: string; token: string }>(["builds", "token", id]);
   const approved = await place.json<Build>(["builds", "approve", id, "--token", minted.token, "--budget", "2"]);
   assert.deepEqual([approved.state, approved.budget], ["BUDGET_PAUSE", { usd: 2 }]);
+  const { stdout: listed } = await place.run(["builds", "list"], { env: { COLUMNS: "200" } });
+  assert.match(listed, new RegExp(`^${id} .* a new budget was approved$`, "m"));
   const { code, stdout } = await place.run(["run", DOCS]);
   assert.equal(code, 0);
   assert.match(stdout, new RegExp(`^Resuming build ${id}\\.`));

@@ -1,7 +1,7 @@
 import { type Command, Option } from "commander";
 import { ageText, clockText, instantText } from "../../core/text/duration.ts";
 import type { Build, Why } from "../../core/pipelines/build-view.ts";
-import { buildReasonText, BUILD_STATES } from "../../core/pipelines/build.ts";
+import { buildReasonText, BUILD_STATES, currentReasonText } from "../../core/pipelines/build.ts";
 import { type Cost, costText, spentText } from "../../core/pipelines/budget.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { numberText } from "../../core/text/text.ts";
@@ -98,7 +98,7 @@ function buildColumns(now: number): Column<Build>[] {
     count("LEFT", (build) => totalOf(build, "left")),
     { title: "SPENT", value: ({ spent, budget }) => spentText(spent, budget), least: 8 },
     { title: "AGE", right: true, value: ({ createdAt }) => ageText(now - createdAt) },
-    { title: "REASON", value: ({ reason }) => buildReasonText(reason), least: 10, style: () => "dim", optional: true },
+    { title: "REASON", value: currentReasonText, least: 10, style: () => "dim", optional: true },
   ];
 }
 

@@ -3,7 +3,7 @@ import { stripVTControlCharacters } from "node:util";
 import type { Command } from "commander";
 import { ageText, untilText } from "../../core/text/duration.ts";
 import type { Build } from "../../core/pipelines/build-view.ts";
-import { buildReasonText, type BuildState } from "../../core/pipelines/build.ts";
+import { type BuildState, currentReasonText } from "../../core/pipelines/build.ts";
 import { spentText } from "../../core/pipelines/budget.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import type { Log } from "../../engine/log.ts";
@@ -232,11 +232,11 @@ export function buildSummary(build: Build, now: number): string {
 }
 
 function headline(build: Build, now: number): string {
-  const { id, pipeline, state, reason, createdAt, finishedAt } = build;
+  const { id, pipeline, state, createdAt, finishedAt } = build;
   const spent = spentText(build.spent, build.budget);
   const about = [
     `build ${id}`,
-    oneLine(buildReasonText(reason)),
+    oneLine(currentReasonText(build)),
     `${ageText((finishedAt ?? now) - createdAt)}`,
     ...(spent === "" ? [] : [spent]),
   ];

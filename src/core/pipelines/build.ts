@@ -262,6 +262,11 @@ const REASON_TEXTS: Record<BuildReason, string> = {
   abandoned: "abandoned",
 };
 
+/** Why the build is as it is now: `approved` is set on a paused build that waits for its next run. */
+export function currentReasonText({ reason, approved }: { reason: string; approved?: true }): string {
+  return buildReasonText(approved ? "budget_approved" : reason);
+}
+
 export function buildReasonText(reason: string): string {
   return reason.replace(/^[a-z_]+(?=$|: )/, (code) => (REASON_TEXTS as Record<string, string | undefined>)[code] ?? code);
 }

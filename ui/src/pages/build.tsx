@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { buildReasonText, hasEnded } from "../../../src/core/pipelines/build.ts";
+import { currentReasonText, hasEnded } from "../../../src/core/pipelines/build.ts";
 import { type Action, ask, mayApprove, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
 import { bytes, cost, count, duration, type Money, plural, quoted } from "../format.ts";
@@ -42,7 +42,7 @@ export function BuildPage() {
 }
 
 function Shown({ build }: { build: Build }) {
-  const { id, pipeline, state, reason, budget, spent, createdAt, finishedAt, errors } = build;
+  const { id, pipeline, state, budget, spent, createdAt, finishedAt, errors } = build;
   return (
     <>
       <PageHead
@@ -91,7 +91,7 @@ function Shown({ build }: { build: Build }) {
         <Panel title="Details">
           <Facts
             of={[
-              ["Reason", buildReasonText(reason)],
+              ["Reason", currentReasonText(build)],
               ["Started", <Time at={createdAt} />],
               ["Finished", <Time at={finishedAt} none="not yet" />],
               [finishedAt === undefined ? "Open for" : "Took", duration(Math.max(0, (finishedAt ?? now.value) - createdAt))],
