@@ -206,6 +206,7 @@ test("jobs show prints the log lines that a queue keeps", async () => {
   await hf.jobs.wait(id);
   await worker.stop();
   const { stdout } = await place.run(["jobs", "show", id]);
+  assert.match(stdout, /\n +1 +succeeded +\d{4}-\S+ \S+ +\S+ +\S+:\d+ *\n/);
   assert.match(stdout, /\n\nLog of attempt 1\n {2}\d{4}-\S+ \S+ warn {2}odd\S* \{"page":7\}\n$/);
   assert.ok(!stdout.includes("\u001b"));
   assert.equal(await hf.jobs.removeAll({ name: "talk" }).then(({ changed }) => changed), 1);

@@ -3,7 +3,21 @@ import type { AttemptView } from "../../src/core/jobs/attempts.ts";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { Fence, JobKey, ProcessId } from "../../src/core/text/ids.ts";
 import type { AttemptLog, Claimed, Store } from "../../src/store/store.ts";
-import { add, addOne, claim, claimOne, declaring, ERROR, newJob, pass, running, settle, SUCCEEDED, takeBack } from "./parts.ts";
+import {
+  add,
+  addOne,
+  claim,
+  claimOne,
+  declaring,
+  ERROR,
+  newJob,
+  pass,
+  running,
+  see,
+  settle,
+  SUCCEEDED,
+  takeBack,
+} from "./parts.ts";
 import type { Check } from "./suite.ts";
 
 const TIMEOUT: Outcome = { kind: "error", error: { name: "TimeoutError", code: "TIMEOUT", message: "too long" }, delay: 0 };
@@ -24,8 +38,19 @@ export function attemptCases(check: Check): void {
     pass(clock, 250);
     await settle(store, claimed, SUCCEEDED);
     assert.deepEqual(await store.queries.attempts(id), [
-      { attempt: 1, outcome: "succeeded", startedAt, endedAt: startedAt + 250 },
+      { attempt: 1, outcome: "succeeded", startedAt, endedAt: startedAt + 250, ...process },
     ]);
+    assert.equal((await see(store, id)).worker, undefined, "the job itself names a worker only while it runs");
+    await store.processes.unregister(holder);
+    const [after] = await store.queries.attempts(id);
+    assert.deepEqual([after?.outcome, after?.worker, after?.host], ["succeeded", undefined, undefined]);
+  });
+
+  check("a success by hand has its worker's name", async ({ store }) => {
+    const claimed = await running(store);
+    await settle(store, claimed, SUCCEEDED);
+    const [attempt] = await store.queries.attempts(claimed.id);
+    assert.deepEqual([attempt?.outcome, attempt?.worker, attempt?.host], ["succeeded", "tester", undefined]);
   });
 
   check("every attempt that did not succeed is kept with its error, worker, host, pid and times", async ({ store, clock }) => {

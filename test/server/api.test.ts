@@ -137,7 +137,7 @@ for (const store of STORES) {
         attempts.map(({ attempt, outcome, worker, error }) => [attempt, outcome, worker, error?.message]),
         [
           [1, "failed", "python", "no"],
-          [2, "succeeded", undefined, undefined],
+          [2, "succeeded", "python", undefined],
         ],
       );
       assert.equal((await errorOf(await one.fetch("api/v1/jobs/absent/attempts"))).code, "NO_SUCH_JOB");

@@ -16,7 +16,7 @@ export interface AttemptView {
   outcome: AttemptOutcome;
   startedAt: number;
   endedAt?: number;
-  /** Name that the claim was given, else the worker's host and pid. Set if the attempt did not succeed. */
+  /** Name that the claim was given, else the worker's host and pid; those of a success until that process ends. */
   worker?: string;
   host?: string;
   pid?: number;

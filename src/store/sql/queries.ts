@@ -5,7 +5,7 @@ import { matchesTexts, textsOf } from "../../core/jobs/filter.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
 import { parseGeneratedId, type ProcessId } from "../../core/text/ids.ts";
-import { type Flag, isYes, type JobRow, slotBehind, slotOf, type Tallied, toJob } from "../job-row.ts";
+import { type Flag, holderOf, isYes, type JobRow, slotBehind, slotOf, type Tallied, toJob } from "../job-row.ts";
 import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter } from "../queries.ts";
 import type { Attempts } from "./attempts.ts";
 import { JobFactsReader } from "./job-facts.ts";
@@ -143,7 +143,7 @@ export class Queries implements QueryStore {
   *#attemptsOf(db: Reads, id: string): Script<AttemptView[]> {
     const row = yield* this.#row(db, id);
     if (row === undefined) return [];
-    const current = currentAttempt(toJob(row, this.#lanes.lane(row.lane)));
+    const current = currentAttempt({ ...toJob(row, this.#lanes.lane(row.lane)), ...holderOf(row) });
     return yield* this.#attempts.of(db, { job: row.key, fence: row.fence }, current);
   }
 
@@ -322,7 +322,7 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
   const { table } = dialect;
   const jobs = `
     select ${COLUMNS}${guard.columns} from ${table("jobs")} as job left join ${table("notes")} as note on note.job = job.key
-    left join ${table("processes")} as process on process.id = job.holder and job.state = 'running' ${guard.joins}`;
+    left join ${table("processes")} as process on process.id = job.holder and job.state in ('running', 'succeeded') ${guard.joins}`;
   // Each arm walks one partial index: the cost is that of what is unfinished, never of history.
   const unfinished = `
     select lane, 'pending' as state, count(*) as n from ${table("jobs")} where ${ready} group by lane
