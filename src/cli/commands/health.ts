@@ -15,9 +15,9 @@ import { addCommand } from "../verb.ts";
 export function healthCommand(parent: Command): void {
   addCommand(parent, "health", {
     description:
-      "For probes: one line, and exit code 0 when all is well, 1 when not, 5 when the database is damaged. Not well: it " +
-      "cannot be opened or written, jobs wait without any worker, or jobs are quarantined. --oldest also finds jobs " +
-      "that wait too long because no worker has their name.",
+      "For probes: one line, and exit code 0 when all is well, 1 when not, 2 when there is no Holdfast database, 5 when " +
+      "the database is damaged. Not well: it cannot be opened or written, jobs wait without any worker, or jobs are " +
+      "quarantined. --oldest also fails on old jobs, e.g. of a name that no worker runs.",
     examples: ["holdfast health", "holdfast health --oldest 10m || alert"],
   })
     .option("--oldest <duration>", "also fail when a job has waited longer than this, e.g. 10m")
