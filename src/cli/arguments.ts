@@ -92,7 +92,7 @@ export function addChoiceOptions(command: Command): Command {
     .option("--rerun <stage>", "run this stage again; may be repeated", collect<string>)
     .option(
       "--only <target>",
-      "build only this target (an id or a glob), or stop after this stage; may be repeated",
+      "only this target (id, glob), or up to this stage if it is the name of one; may be repeated",
       collect<string>,
     );
 }

@@ -41,7 +41,7 @@ const COMMANDS: [group: string, name: string, summary: string, file: keyof typeo
   ["", "renew", "extend the lease of a claimed job", "claims"],
   ["", "settle", "settle a claimed job: succeed, fail or release", "claims"],
   ["", "jobs", "list, show, retry or cancel jobs", "jobs"],
-  ["", "quarantine", "jobs that crashed their workers: list, retry, purge", "jobs"],
+  ["", "quarantine", "crashing or unreadable jobs: list, retry, purge", "jobs"],
   ["", "queues", "list, pause or resume queues", "queues"],
   ["", "schedules", "list, pause, resume, trigger or remove schedules", "schedules"],
   ["Pipelines", "run", "build a pipeline: start, or resume its last build", "run"],

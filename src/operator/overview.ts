@@ -316,7 +316,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     const hint = orphan !== undefined && needed.length === 0 ? `holdfast builds resume ${orphan.id}` : "holdfast work FILES…";
     alarms.push(alarm("NO_WORKER", true, message, hint));
   } else {
-    alarms.push(...unworkedAlarms(overview.unworked));
+    alarms.push(...unworkedAlarms(overview.unworked, byHand > 0 || overview.settledByHand.length > 0));
   }
   const left = gone.reduce((total, { running }) => total + running, 0);
   if (left > 0) {
@@ -398,7 +398,7 @@ function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
 }
 
 /** Warns about jobs without a worker. Not grave: they may be claimed by hand, or wait for a version that is being rolled out. */
-function unworkedAlarms(unworked: readonly Unworked[]): Alarm[] {
+function unworkedAlarms(unworked: readonly Unworked[], hasScripts: boolean): Alarm[] {
   const shown = unworked.length > MAX_NAMED + 1 ? unworked.slice(0, MAX_NAMED) : unworked;
   const others = unworked.slice(shown.length);
   const messages = shown.map(({ name, version, pending }) => {
@@ -408,5 +408,6 @@ function unworkedAlarms(unworked: readonly Unworked[]): Alarm[] {
     const pending = others.reduce((total, one) => total + one.pending, 0);
     messages.push(`no worker runs ${others.length} other names (${numberText(pending)} pending)`);
   }
-  return messages.map((message) => alarm("NAME_NOT_WORKED", false, message, "holdfast work FILES…"));
+  const hint = hasScripts ? "claim, or holdfast work" : "holdfast work FILES…";
+  return messages.map((message) => alarm("NAME_NOT_WORKED", false, message, hint));
 }

@@ -36,7 +36,7 @@ export function enqueueCommand(parent: Command): void {
   })
     .argument("<name>", "the job's name")
     .argument("[json]", "its input; - reads it from standard input")
-    .option("--module <file>", "module that defines the job (default: the config's modules)")
+    .option("--module <file>", "module that defines the job: its schema, retry, limits (default: the config's modules)")
     .option("--queue <queue>", "queue to use instead of the job's own")
     .option("--id <id>", "one job ever with this id")
     .option("--key <key>", "one unfinished job of this name with this key")

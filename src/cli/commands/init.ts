@@ -27,7 +27,7 @@ const configOf = (jobs: string): string => `import type { Config } from ${PACKAG
 
 export default {
   // db: "work.db", // --db and HOLDFAST_DB come before it; default .holdfast/work.db
-  modules: ["./${jobs}"], // what \`holdfast work\` runs, and \`holdfast enqueue\` checks inputs with
+  modules: ["./${jobs}"], // what \`holdfast work\` runs; \`enqueue\` checks names and schemas
 } satisfies Config;
 `;
 

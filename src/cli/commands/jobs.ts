@@ -25,7 +25,7 @@ export function jobsCommand(parent: Command): void {
   addWhy(jobs);
   addAction(jobs, "retry", {
     summary: "run failed or quarantined jobs again",
-    description: "Run failed or quarantined jobs again, with counts reset: those with these ids, or all that match.",
+    description: "Run failed or quarantined jobs, with all attempts again: those with these ids, or all that match.",
     examples: ["holdfast jobs retry 1p0k9r3zq00000007", "holdfast jobs retry --state failed --queue mail --error timeout"],
     done: "retried",
     act: ({ hf }, id) => hf.jobs.retry(id),
@@ -58,7 +58,7 @@ export function quarantineCommand(parent: Command): void {
   addListQuarantined(quarantine);
   addQuarantineAction(quarantine, "retry", {
     summary: "run quarantined jobs again",
-    description: "Run quarantined jobs again, with counts reset.",
+    description: "Run quarantined jobs, with all attempts again.",
     examples: ["holdfast quarantine retry 1p0k9r3zq00000007", "holdfast quarantine retry --all"],
     done: "retried",
     act: ({ hf }, id) => hf.jobs.retry(id),

@@ -34,7 +34,6 @@ const SETTINGS = [
   "foreign_keys",
   "page_size",
   "auto_vacuum",
-  "busy_timeout",
 ];
 
 interface Parts {
