@@ -101,6 +101,21 @@ describe("the dashboard in a browser", { skip }, () => {
     assert.deepEqual(found, []);
   });
 
+  test("large numbers stay inside their tiles", async (t) => {
+    const { page } = await opened(t, "#/jobs");
+    await page.route("**/api/v1/overview", async (route) => {
+      const overview = (await (await route.fetch()).json()) as { counts: Record<string, number> };
+      await route.fulfill({ json: { ...overview, counts: { ...overview.counts, succeeded: 12_345_678, failed: 99_999 } } });
+    });
+    await page.getByRole("link", { name: "Overview" }).click();
+    await page.locator(".tile").getByTitle("12,345,678").waitFor();
+    for (const width of [1_360, 390]) {
+      await page.setViewportSize({ width, height: 900 });
+      const overflowing = `[...document.querySelectorAll(".tile")].filter((one) => one.scrollWidth > one.clientWidth).length`;
+      assert.equal(await page.evaluate(overflowing), 0);
+    }
+  });
+
   test("a filter changes the address and the list, and the address brings it back", async (t) => {
     const { page, one } = await opened(t, "#/jobs");
     await page.getByLabel("State", { exact: true }).selectOption("failed");

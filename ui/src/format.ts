@@ -11,6 +11,11 @@ export function compact(n: number): string {
   return COMPACT.format(n);
 }
 
+/** `12,345`, but `12.3M`: for a narrow place. */
+export function short(n: number): string {
+  return n < 100_000 ? count(n) : compact(n);
+}
+
 /** `1 job`, `2,000 jobs`. */
 export function plural(n: number, one: string, many = `${one}s`): string {
   return `${count(n)} ${n === 1 ? one : many}`;

@@ -2,7 +2,7 @@ import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { isFinished, JOB_STATES, mayMove } from "../../../src/core/jobs/job.ts";
 import { ask, mayOperate } from "../action.tsx";
 import { ApiError, apiPath, write } from "../api.ts";
-import { count, duration, plural, quoted } from "../format.ts";
+import { count, duration, plural, quoted, short } from "../format.ts";
 import { now, timedRead, useBeat } from "../live.ts";
 import type { Job, JobState, Page } from "../model.ts";
 import { Badge, Command, Empty, Failed, FilterText, Icon, Loading, notify, PageHead, Select, Time } from "../parts.tsx";
@@ -130,7 +130,7 @@ export function JobsPage() {
   function stateText(state: JobState): string {
     const isCounted = Object.keys(filters).every((name) => name === "state");
     const counted = isCounted ? overview.value.data?.counts[state] : undefined;
-    return counted === undefined ? state : `${state} (${count(counted)})`;
+    return counted === undefined ? state : `${state} (${short(counted)})`;
   }
 }
 

@@ -1,5 +1,5 @@
 import { Bar, Badge, Command, Empty, Hint, Icon, Loaded, PageHead, Panel, Table, Time } from "../parts.tsx";
-import { bytes, count, duration, plural } from "../format.ts";
+import { bytes, count, duration, plural, short } from "../format.ts";
 import { Chart } from "../chart.tsx";
 import { now, useRead } from "../live.ts";
 import { apiPath } from "../api.ts";
@@ -62,7 +62,9 @@ function Seen({ data }: { data: Overview }) {
           <li key={state}>
             <a class={`tile ${counts[state] === 0 ? "none" : ""}`} href={hrefOf("jobs", { state })}>
               <Badge state={state} />
-              <span class="figure">{count(counts[state])}</span>
+              <span class="figure" title={count(counts[state])}>
+                {short(counts[state])}
+              </span>
               <span class="muted">{counts[state] === 1 ? "job" : "jobs"}</span>
             </a>
           </li>
@@ -155,7 +157,7 @@ function Activity({ charts, range }: { charts: Charts; range: Range }) {
         <Chart
           series={RATES}
           data={charts.rates}
-          format={(n) => `${count(n)}/min`}
+          format={(n) => `${short(n)}/min`}
           label="Jobs that ended a minute"
           lastText={lastText}
         />
