@@ -160,6 +160,29 @@ describe("the dashboard in a browser", { skip }, () => {
     await page.getByText('"<again.ann@example.org>"').waitFor();
   });
 
+  test("a long input is shown in part, then whole, and enqueued again as it is", async (t) => {
+    const { page, one } = await opened(t);
+    const input = { text: "x".repeat(150_000), rows: Array.from({ length: 20_000 }, (_, i) => `row ${i}`) };
+    await one.call("jobs.enqueue", { body: { name: "long", id: "long", input } });
+    await page.goto(`${one.address}#/jobs/long`);
+    await page.getByText(/^The first 100,000 of [\d,]+ characters/).waitFor();
+    const json = page.getByLabel("the input", { exact: true });
+    assert.equal((await json.textContent())?.length, 100_000);
+    await page.getByRole("button", { name: "Show all of the input" }).click();
+    await json.getByText('"row 19999"').waitFor();
+    assert.equal(await json.textContent(), JSON.stringify(input, null, 2));
+    await page.getByRole("link", { name: "Enqueue again" }).click();
+    await page.getByText(/characters, too many to edit here/).waitFor();
+    await page.getByText("holdfast enqueue long - --queue long < input.json").waitFor();
+    await page.locator("[name=id]").fill("again");
+    await page.getByRole("button", { name: "Enqueue", exact: true }).click();
+    await heading(page, /^long/);
+    assert.deepEqual((await one.hf.jobs.get("again"))?.input, input);
+    await page.goto(`${one.address}#/enqueue?from=long`);
+    await page.getByRole("button", { name: "Replace it" }).click();
+    assert.equal(await page.getByLabel("Input, as JSON").inputValue(), "{}");
+  });
+
   test("jobs are found by their error, counted, and retried together", async (t) => {
     const { page, one, ids } = await opened(t, "#/jobs?state=failed");
     await page.getByText("3 jobs", { exact: true }).waitFor();

@@ -1,9 +1,9 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { JobState } from "./model.ts";
 import type { ApiError } from "./api.ts";
-import { absolute, json, relative } from "./format.ts";
+import { absolute, count, json, relative } from "./format.ts";
 import { now, type Reading, refresh } from "./live.ts";
 import { takeHeadingFocus } from "./router.ts";
 
@@ -235,20 +235,39 @@ export function notify(text: string, kind: Toast["kind"] = "done"): void {
   setTimeout(() => (toasts.value = toasts.value.filter((toast) => toast.id !== id)), TOAST_MS);
 }
 
-const MAX_COLOURED = 100_000;
+/** A browser takes seconds to lay out longer texts. */
+export const MAX_SHOWN_CHARS = 100_000;
 const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b/g;
 
 /** JSON as text: nothing in it is ever parsed as HTML. */
 export function Json({ value, label }: { value: unknown; label: string }) {
-  const text = json(value);
+  const [isWhole, setWhole] = useState(false);
+  const text = useMemo(() => json(value), [value]);
+  const isCut = !isWhole && text.length > MAX_SHOWN_CHARS;
+  const shown = useMemo(() => (isWhole ? chunksOf(text) : coloured(text.slice(0, MAX_SHOWN_CHARS))), [text, isWhole]);
   return (
     <div class="json">
       <CopyButton text={text} what={label} />
       <pre tabIndex={0} aria-label={label}>
-        {text.length > MAX_COLOURED ? text : coloured(text)}
+        {shown}
       </pre>
+      {isCut ? (
+        <p class="muted">
+          The first {count(MAX_SHOWN_CHARS)} of {count(text.length)} characters.{" "}
+          <button type="button" class="button" onClick={() => setWhole(true)}>
+            Show all<span class="visually-hidden"> of {label}</span>
+          </button>
+        </p>
+      ) : null}
     </div>
   );
+}
+
+const CHUNK = /[^]{1,10000}(?:\n|$)|[^]{10000}/g;
+
+/** The browser lays out only the chunks in view. */
+function chunksOf(text: string): ComponentChildren[] {
+  return (text.match(CHUNK) ?? []).map((chunk) => <span class="chunk">{chunk}</span>);
 }
 
 function coloured(text: string): ComponentChildren[] {

@@ -1,8 +1,8 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { ApiError, apiPath, read, write } from "../api.ts";
-import { json, parseExact, quoted } from "../format.ts";
+import { count, json, parseExact, quoted } from "../format.ts";
 import type { Job } from "../model.ts";
-import { Command, Field, Hint, Icon, Loading, notify, PageHead, Panel } from "../parts.tsx";
+import { Command, Field, Hint, Icon, Loading, MAX_SHOWN_CHARS, notify, PageHead, Panel } from "../parts.tsx";
 import { address, go, hrefOf } from "../router.ts";
 
 interface Given {
@@ -84,7 +84,8 @@ function EnqueueForm({
   onSubmit: (given: Given) => Promise<void>;
 }) {
   const [isBusy, setBusy] = useState(false);
-  const problem = problemOf(given.input);
+  const [isEdited, setEdited] = useState(given.input.length <= MAX_SHOWN_CHARS);
+  const problem = useMemo(() => problemOf(given.input), [given.input]);
   const field = (name: keyof Given) => ({
     name,
     value: given[name],
@@ -122,21 +123,37 @@ function EnqueueForm({
             <input {...field("id")} />
           </Field>
         </div>
-        <Field label="Input, as JSON">
-          <textarea
-            rows={12}
-            spellcheck={false}
-            aria-invalid={problem !== null}
-            aria-describedby="input-problem"
-            value={given.input}
-            onInput={(event) => onChange({ ...given, input: event.currentTarget.value })}
-          />
-        </Field>
+        {isEdited ? (
+          <Field label="Input, as JSON">
+            <textarea
+              rows={12}
+              spellcheck={false}
+              aria-invalid={problem !== null}
+              aria-describedby="input-problem"
+              value={given.input}
+              onInput={(event) => onChange({ ...given, input: event.currentTarget.value })}
+            />
+          </Field>
+        ) : (
+          <p>
+            The input has {count(given.input.length)} characters, too many to edit here. It is enqueued as it is.{" "}
+            <button
+              type="button"
+              class="button"
+              onClick={() => {
+                setEdited(true);
+                onChange({ ...given, input: "{}" });
+              }}
+            >
+              Replace it
+            </button>
+          </p>
+        )}
         <p id="input-problem" class="problem" role="status">
           {problem}
         </p>
       </Panel>
-      <Command text={commandOf(given)} />
+      <Command text={commandOf(given, problem)} />
       <div class="actions">
         <button type="submit" class="button primary" disabled={isBusy || problem !== null}>
           Enqueue
@@ -167,15 +184,20 @@ function bodyOf({ name, queue, input, key, id, priority, delay }: Given): object
   };
 }
 
-function commandOf({ name, queue, input, key, id, priority, delay }: Given): string {
-  const short = problemOf(input) === null ? JSON.stringify(JSON.parse(input.trim() === "" ? "null" : input)) : input;
+/** Longer inputs are read from a file. */
+const MAX_COMMAND_CHARS = 4_000;
+
+function commandOf({ name, queue, input, key, id, priority, delay }: Given, problem: string | null): string {
+  const isLong = input.length > MAX_COMMAND_CHARS;
+  const short = isLong || problem !== null ? input : JSON.stringify(JSON.parse(input.trim() === "" ? "null" : input));
   const flags = Object.entries({ queue, key, id, priority: priority === "0" ? "" : priority, delay }).filter(
     ([, value]) => value !== "",
   );
   return [
     "holdfast enqueue",
     quoted(name === "" ? "NAME" : name),
-    quoted(short),
+    isLong ? "-" : quoted(short),
     ...flags.map(([flag, value]) => `--${flag} ${quoted(value)}`),
+    ...(isLong ? ["< input.json"] : []),
   ].join(" ");
 }
