@@ -116,6 +116,21 @@ describe("the dashboard in a browser", { skip }, () => {
     }
   });
 
+  test("a percentile from a wide bucket is a bound", async (t) => {
+    const { page } = await opened(t, "#/jobs");
+    await page.route("**/api/v1/stats?*", async (route) => {
+      const stats = (await (await route.fetch()).json()) as { items: object[] };
+      const counts = { succeeded: 4, failed: 0, retried: 0, waitMs: 0, runMs: 0 };
+      const [runs, waits] = [Array(12).fill(0).with(8, 4), Array(12).fill(0).with(11, 4)];
+      const minute = Math.floor(Date.now() / 60_000);
+      const items = Array.from({ length: 3 }, (_, i) => ({ queue: "mail", minute: minute - i, ...counts, runs, waits }));
+      await route.fulfill({ json: { ...stats, items } });
+    });
+    await page.getByRole("link", { name: "Overview" }).click();
+    await page.getByText("run time p95 ≤ 5 min").waitFor();
+    await page.getByText("wait time p95 > 2 h").waitFor();
+  });
+
   test("a filter changes the address and the list, and the address brings it back", async (t) => {
     const { page, one } = await opened(t, "#/jobs");
     await page.getByLabel("State", { exact: true }).selectOption("failed");

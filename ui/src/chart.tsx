@@ -17,6 +17,7 @@ export function Chart({
   series,
   data,
   format,
+  axisFormat = format,
   label,
   lastText,
   elapsedText,
@@ -28,6 +29,8 @@ export function Chart({
   data: (number | null)[][];
   /** A value with its unit. */
   format: (n: number) => string;
+  /** The same on the axis; default: as `format`. */
+  axisFormat?: (n: number) => string;
   label: string;
   /** What the newest values are of. */
   lastText: string;
@@ -65,7 +68,7 @@ export function Chart({
             space: 90,
             values: (_, times) => times.map(elapsedText ?? ((time) => CLOCK.format(time * 1_000))),
           },
-          { ...axis, size: axisWidth, space: 36, values: (_, values) => values.map(format) },
+          { ...axis, size: axisWidth, space: 36, values: (_, values) => values.map(axisFormat) },
         ],
         series: [
           { label: "time" },

@@ -1,4 +1,5 @@
 import { signal } from "@preact/signals";
+import { duration } from "./format.ts";
 import type { QueueMinute } from "../../src/core/jobs/minutes.ts";
 import type { Reading } from "./live.ts";
 import type { Overview } from "./model.ts";
@@ -53,14 +54,27 @@ function addBuckets(all: number[][]): number[] {
   return first.map((n, i) => rest.reduce((total, one) => total + (one[i] ?? 0), n));
 }
 
-/** Estimated within its bucket; null where there is nothing. */
+/** Buckets above this are too wide for an estimate within them. */
+const MAX_ESTIMATED_MS = 60_000;
+
+/** A percentile in words: `42 ms`, `≤ 5 min`, `> 2 h`. */
+export function percentileText(ms: number, boundsMs: readonly number[]): string {
+  const last = boundsMs.at(-1) ?? 0;
+  if (ms > last) return `> ${duration(last)}`;
+  return ms > MAX_ESTIMATED_MS ? `≤ ${duration(ms)}` : duration(ms);
+}
+
+/** Estimated within its bucket, or the bound of a wide one; twice the last bound above it; null where there is nothing. */
 export function percentile(buckets: number[], boundsMs: number[], share: number): number | null {
   const wanted = buckets.reduce((sum, n) => sum + n, 0) * share;
   if (wanted === 0) return null;
   let below = 0;
   for (const [i, n] of buckets.entries()) {
     const [low = 0, high] = [boundsMs[i - 1], boundsMs[i]];
-    if (below + n >= wanted) return high === undefined ? low : low + ((high - low) * (wanted - below)) / n;
+    if (below + n >= wanted) {
+      if (high === undefined) return low * 2;
+      return low < MAX_ESTIMATED_MS ? low + ((high - low) * (wanted - below)) / n : high;
+    }
     below += n;
   }
   return null;

@@ -5,7 +5,7 @@ import { now, useRead } from "../live.ts";
 import { apiPath } from "../api.ts";
 import type { Alarm, Overview, WorkerProcess } from "../model.ts";
 import { address, hrefOf, setQuery } from "../router.ts";
-import { type Charts, chartsOf, overview, type Range, RANGES, sparkline, type Stats } from "../stats.ts";
+import { chartsOf, overview, percentileText, type Range, RANGES, sparkline, type Stats } from "../stats.ts";
 import { JOB_STATES } from "../../../src/core/jobs/job.ts";
 import { BudgetBar } from "./budget.tsx";
 
@@ -70,7 +70,7 @@ function Seen({ data }: { data: Overview }) {
           </li>
         ))}
       </ul>
-      {stats === null ? null : <Activity charts={chartsOf(stats, range, data.at)} range={range} />}
+      {stats === null ? null : <Activity stats={stats} range={range} at={data.at} />}
       <Panel title="Queues" note={plural(queues.length, "queue")} flush>
         {queues.length === 0 ? (
           <Empty title="No jobs yet">
@@ -130,7 +130,8 @@ function Seen({ data }: { data: Overview }) {
 
 const RANGE_NAMES = Object.keys(RANGES) as Range[];
 
-function Activity({ charts, range }: { charts: Charts; range: Range }) {
+function Activity({ stats, range, at }: { stats: Stats; range: Range; at: number }) {
+  const charts = chartsOf(stats, range, at);
   const { step } = RANGES[range];
   const lastText = step === 1 ? "last full minute" : `last full ${step} minutes`;
   return (
@@ -163,7 +164,14 @@ function Activity({ charts, range }: { charts: Charts; range: Range }) {
         />
       </Panel>
       <Panel title="Latency" note="time to run, time to start">
-        <Chart series={TIMES} data={charts.times} format={duration} label="How long jobs ran and waited" lastText={lastText} />
+        <Chart
+          series={TIMES}
+          data={charts.times}
+          format={(ms) => percentileText(ms, stats.boundsMs)}
+          axisFormat={duration}
+          label="How long jobs ran and waited"
+          lastText={lastText}
+        />
       </Panel>
     </div>
   );
