@@ -18,6 +18,7 @@ export function Chart({
   data,
   format,
   axisFormat = format,
+  axisSteps,
   label,
   lastText,
   elapsedText,
@@ -31,6 +32,8 @@ export function Chart({
   format: (n: number) => string;
   /** The same on the axis; default: as `format`. */
   axisFormat?: (n: number) => string;
+  /** Distances that the lines of the axis may have; default: 1, 2 or 5 with any number of zeros. */
+  axisSteps?: number[];
   label: string;
   /** What the newest values are of. */
   lastText: string;
@@ -68,7 +71,13 @@ export function Chart({
             space: 90,
             values: (_, times) => times.map(elapsedText ?? ((time) => CLOCK.format(time * 1_000))),
           },
-          { ...axis, size: axisWidth, space: 36, values: (_, values) => values.map(axisFormat) },
+          {
+            ...axis,
+            size: axisWidth,
+            space: 36,
+            values: (_, values) => values.map(axisFormat),
+            ...(axisSteps === undefined ? {} : { incrs: axisSteps }),
+          },
         ],
         series: [
           { label: "time" },

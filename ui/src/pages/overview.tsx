@@ -19,6 +19,9 @@ const TIMES = [
   { label: "run time p95", tone: "blue" },
   { label: "wait time p95", tone: "violet" },
 ];
+const TIME_STEPS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500].concat(
+  [1, 2, 5, 15, 30, 60, 300, 900, 3_600, 7_200].map((seconds) => seconds * 1_000),
+);
 /** Workers add their counts once a minute. */
 const STATS_MS = 15_000;
 
@@ -169,6 +172,7 @@ function Activity({ stats, range, at }: { stats: Stats; range: Range; at: number
           data={charts.times}
           format={(ms) => percentileText(ms, stats.boundsMs)}
           axisFormat={duration}
+          axisSteps={TIME_STEPS_MS}
           label="How long jobs ran and waited"
           lastText={lastText}
         />
