@@ -101,6 +101,22 @@ describe("the dashboard in a browser", { skip }, () => {
     assert.deepEqual(found, []);
   });
 
+  test("long names are cut, and the buttons beside them stay in view", async (t) => {
+    const { page, one } = await opened(t);
+    const name = "n".repeat(200);
+    await one.call("jobs.enqueue", { body: { name: "long", queue: name, input: 1 } });
+    await one.hf.schedule(mail, { key: name, cron: "15 10 L * *", input: { to: "a", template: "b" } });
+    const beyond = `[...document.querySelectorAll("td button")].filter((one) => one.getBoundingClientRect().right > innerWidth).length`;
+    for (const path of ["#/queues", "#/schedules"]) {
+      await page.goto(`${one.address}${path}`);
+      await page.getByTitle(name).waitFor();
+      for (const width of [1_360, 390]) {
+        await page.setViewportSize({ width, height: 900 });
+        assert.equal(await page.evaluate(beyond), 0, `${path} at ${width} px`);
+      }
+    }
+  });
+
   test("large numbers stay inside their tiles", async (t) => {
     const { page } = await opened(t, "#/jobs");
     await page.route("**/api/v1/overview", async (route) => {

@@ -76,7 +76,7 @@ function Row({ build: { id, pipeline, state, reason, spent, budget, createdAt, f
   const all = Math.max(1, done + failed + left);
   return (
     <tr>
-      <th scope="row">
+      <th scope="row" title={pipeline}>
         <a class="row-link" href={hrefOf("builds", {}, id)}>
           {pipeline}
         </a>

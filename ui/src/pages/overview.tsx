@@ -225,7 +225,7 @@ function Queues({ data: { queues, at }, stats }: { data: Overview; stats: Stats 
     <Table label="Queues" head={["Queue", "State", "Pending", "Oldest", "Running", "Last hour", "Last minute", "Failed"]}>
       {queues.map(({ name, paused, counts, oldestAt, lastMinute: ended }) => (
         <tr key={name}>
-          <th scope="row">
+          <th scope="row" title={name}>
             <a class="row-link" href={hrefOf("jobs", { queue: name })}>
               {name}
             </a>

@@ -44,9 +44,15 @@ function Limits() {
       <Table label="Limits" head={["Key", "Job", "Queue", "At once", "Rate", "Waiting"]}>
         {items.map(({ queue, job, key, concurrency, starts, per, running, waiting }) => (
           <tr key={`${queue} ${job} ${key}`}>
-            <th scope="row">{key === "" ? "all" : key}</th>
-            <td>{job}</td>
-            <td>{queue}</td>
+            <th scope="row" title={key}>
+              {key === "" ? "all" : key}
+            </th>
+            <td class="name" title={job}>
+              {job}
+            </td>
+            <td class="name" title={queue}>
+              {queue}
+            </td>
             <td>
               {concurrency === null ? (
                 plural(running, "job")
@@ -77,7 +83,7 @@ function Limits() {
 function Row({ queue: { name, paused, counts, oldestAt } }: { queue: Queue }) {
   return (
     <tr>
-      <th scope="row">
+      <th scope="row" title={name}>
         <a class="row-link" href={hrefOf("jobs", { queue: name })}>
           {name}
         </a>
@@ -93,10 +99,12 @@ function Row({ queue: { name, paused, counts, oldestAt } }: { queue: Queue }) {
       ))}
       {mayOperate.value ? (
         <td>
-          <button type="button" class="button" onClick={() => ask(paused ? resume(name) : pause(name))}>
-            {paused ? "Resume" : "Pause"}
-            <span class="visually-hidden"> {name}</span>
-          </button>
+          <div class="row-actions">
+            <button type="button" class="button" onClick={() => ask(paused ? resume(name) : pause(name))}>
+              {paused ? "Resume" : "Pause"}
+              <span class="visually-hidden"> {name}</span>
+            </button>
+          </div>
         </td>
       ) : null}
     </tr>

@@ -104,7 +104,9 @@ export function RecoveryPage() {
                     <td>
                       <Time at={takenAt} />
                     </td>
-                    <th scope="row">{file}</th>
+                    <th scope="row" title={file}>
+                      {file}
+                    </th>
                     <td>{bytes(size)}</td>
                     <td>{plural(jobs, "job")}</td>
                     <td>{MADE[reason]}</td>

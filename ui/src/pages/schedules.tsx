@@ -40,7 +40,7 @@ function Row({ one }: { one: Schedule }) {
   const words = cronInWords(cron);
   return (
     <tr>
-      <th scope="row">
+      <th scope="row" title={key}>
         {key}
         <div>
           <a class="row-link" href={hrefOf("jobs", { name: job })}>
@@ -65,7 +65,7 @@ function Row({ one }: { one: Schedule }) {
       <td>{paused ? <span class="muted">when resumed</span> : <NextRuns nextAt={nextAt} runs={nextRuns} />}</td>
       {mayOperate.value ? (
         <td>
-          <div class="actions nowrap">
+          <div class="row-actions">
             <button type="button" class="button" onClick={() => ask(trigger(one))}>
               Run now<span class="visually-hidden"> {key}</span>
             </button>
