@@ -161,6 +161,18 @@ describe("the dashboard in a browser", { skip }, () => {
     assert.equal(await page.getByLabel("Queue", { exact: true }).inputValue(), "images");
   });
 
+  test("a job shows its tags, and each leads to the jobs that have it", async (t) => {
+    const { page, one } = await opened(t);
+    await one.call("jobs.enqueue", {
+      body: { name: "tagged", id: "tagged", queue: "later", input: { user: 7 }, tags: ["vip", "eu"] },
+    });
+    await page.goto(`${one.address}#/jobs?queue=later`);
+    await page.getByRole("row", { name: "tagged vip eu" }).getByRole("link").click();
+    await page.getByRole("link", { name: "vip" }).click();
+    await page.getByText("holdfast jobs list --tag vip").waitFor();
+    await page.getByText(/^1 job · not live/).waitFor();
+  });
+
   test("a failed job is retried after a confirmation that shows the command", async (t) => {
     const { page, one, ids } = await opened(t);
     await page.goto(`${one.address}#/jobs/${ids.failed}`);

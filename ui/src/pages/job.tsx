@@ -85,11 +85,23 @@ function Shown({ job }: { job: Job }) {
 }
 
 function factsOf(job: Job, queue: string): [string, preact.ComponentChildren][] {
-  const { key, attempt, crashes, priority, createdAt, runAt, startedAt, finishedAt, worker, host, pid, leaseExpiresAt, state } =
-    job;
+  const { key, tags, attempt, crashes, priority, createdAt, runAt, startedAt, finishedAt, state } = job;
+  const { worker, host, pid, leaseExpiresAt } = job;
   return [
     ["Queue", <a href={hrefOf("jobs", { queue })}>{queue}</a>],
     ...(key === undefined ? [] : ([["Key", <span class="mono">{key}</span>]] as [string, preact.ComponentChildren][])),
+    ...(tags === undefined || tags.length === 0
+      ? []
+      : ([
+          [
+            "Tags",
+            tags.map((tag) => (
+              <a class="tag" href={hrefOf("jobs", { tag })} key={tag}>
+                {tag}
+              </a>
+            )),
+          ],
+        ] as [string, preact.ComponentChildren][])),
     ["Attempts", `${plural(attempt, "attempt")}, ${plural(crashes, "crash", "crashes")}`],
     ["Priority", count(priority)],
     ["Created", <Time at={createdAt} />],

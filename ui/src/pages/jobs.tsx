@@ -202,13 +202,18 @@ function flagsOf(filters: Filters): string[] {
 }
 
 function cellsOf(job: Job) {
-  const { id, name, key, queue, state, attempt, crashes, createdAt, error, progress } = job;
+  const { id, name, key, queue, state, attempt, crashes, createdAt, error, progress, tags = [] } = job;
   return [
     <Badge state={state} />,
     <div class="job-cell">
       <a class="row-link" href={hrefOf("jobs", {}, id)}>
         {name}
       </a>
+      {tags.map((tag) => (
+        <span class="tag" key={tag} title={tag}>
+          {tag}
+        </span>
+      ))}
       <span class="muted clip">
         {state === "running" && progress !== undefined
           ? `${Math.round(progress.fraction * 100)} % ${progress.message ?? ""}`
