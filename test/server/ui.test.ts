@@ -323,11 +323,25 @@ describe("the dashboard in a browser", { skip }, () => {
   test("a backup is made, and the doctor's finding goes", async (t) => {
     const { page } = await opened(t, "#/recovery");
     await page.getByText(/There is no backup in/).waitFor();
+    assert.equal(await page.getByRole("button", { name: "Acknowledge reports" }).count(), 0);
     await page.getByRole("button", { name: "Back up now" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Back up" }).click();
     await page.getByText(/^The backup is at /).waitFor();
     await page.reload();
     await page.getByText("Nothing found").waitFor();
+  });
+
+  test("reports are acknowledged while some are open", async (t) => {
+    const { page } = await opened(t, "#/jobs");
+    const failed = { code: "RECOVERY_FAILED", grave: true, message: "a recovery failed", hint: "holdfast recover --last" };
+    await page.route("**/api/v1/overview", async (route) => {
+      const overview = (await (await route.fetch()).json()) as object;
+      await route.fulfill({ json: { ...overview, alarms: [failed] } });
+    });
+    await page.getByRole("link", { name: "Recovery" }).click();
+    await page.getByRole("button", { name: "Acknowledge reports" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Acknowledge" }).click();
+    await page.getByText("0 reports acknowledged.").waitFor();
   });
 
   test("a new job appears without a reload, and a script in its input stays text", async (t) => {

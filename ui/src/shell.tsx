@@ -23,7 +23,7 @@ export interface PageEntry {
 
 const STALE_MS = 15_000;
 const GO_MS = 1_500;
-/** The overview counts every queue: pages that show only its alarms read it less often. */
+/** The overview counts every queue: pages that show only the number of its alarms read it less often. */
 const OTHER_PAGE_MS = 15_000;
 /** The server's title for the whole dashboard. */
 const PRODUCT = document.title;
@@ -35,7 +35,7 @@ export function Shell({ pages }: { pages: PageEntry[] }) {
   const title = entry?.title ?? "Not found";
   const content = useRef<HTMLElement>(null);
   // Every page needs to know what its user may do, and shows the number of alarms.
-  const reading = useRead<Overview>("api/v1/overview", page === "overview" ? 0 : OTHER_PAGE_MS);
+  const reading = useRead<Overview>("api/v1/overview", page === "overview" || page === "recovery" ? 0 : OTHER_PAGE_MS);
   const { data } = reading;
   useEffect(() => {
     overview.value = reading;

@@ -5,6 +5,7 @@ import { apiPath, write } from "../api.ts";
 import { bytes, count, duration, plural } from "../format.ts";
 import { useRead } from "../live.ts";
 import { Badge, Command, Empty, Facts, Loaded, PageHead, Panel, Table, Time } from "../parts.tsx";
+import { overview } from "../stats.ts";
 
 interface Recovery {
   stats: { locksCleaned: number; entriesReclaimed: number; recoveryTimestamp: number; staleLocks: number; staleEntries: number };
@@ -44,6 +45,7 @@ export function RecoveryPage() {
   const recovery = useRead<Recovery>(apiPath("recovery"));
   const doctor = useRead<{ found: Finding[] }>(apiPath("doctor"), CHECK_MS);
   const backups = useRead<{ items: Backup[] }>(apiPath("backups"), CHECK_MS);
+  const hasOpenReports = overview.value.data?.alarms.some(({ code }) => code === "RECOVERY_FAILED") ?? false;
   return (
     <>
       <PageHead
@@ -52,9 +54,11 @@ export function RecoveryPage() {
         actions={
           mayOperate.value ? (
             <>
-              <button type="button" class="button" onClick={() => ask(ACKNOWLEDGE)}>
-                Acknowledge reports
-              </button>
+              {hasOpenReports ? (
+                <button type="button" class="button" onClick={() => ask(ACKNOWLEDGE)}>
+                  Acknowledge reports
+                </button>
+              ) : null}
               <button type="button" class="button" onClick={() => ask(BACK_UP)}>
                 Back up now
               </button>
