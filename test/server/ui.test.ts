@@ -379,6 +379,16 @@ describe("the dashboard in a browser", { skip }, () => {
     await page.getByRole("link", { name: "absent" }).waitFor();
   });
 
+  test("the navigation of a narrow screen shows where the page is", async (t) => {
+    const { page, one } = await opened(t, "", { width: 390 });
+    for (const name of ["Audit", "Overview"]) {
+      await page.goto(`${one.address}#/${name === "Overview" ? "" : name.toLowerCase()}`);
+      await heading(page, name);
+      const { x = -1, width = 0 } = (await page.getByRole("link", { name, exact: true }).boundingBox()) ?? {};
+      assert.ok(x >= 0 && x + width <= 390, `${name} is at ${x} px`);
+    }
+  });
+
   test("colours are chosen and remembered", async (t) => {
     const { page } = await opened(t);
     const background = () => page.evaluate("getComputedStyle(document.body).backgroundColor");

@@ -44,6 +44,7 @@ export function Shell({ pages }: { pages: PageEntry[] }) {
   }, [reading]);
   useEffect(() => {
     document.title = `${id ?? title} · ${PRODUCT}`;
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
     window.scrollTo(0, 0);
   }, [page, id]);
   useEffect(() => listenToKeys(pages), []);
