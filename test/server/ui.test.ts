@@ -173,6 +173,27 @@ describe("the dashboard in a browser", { skip }, () => {
     await page.getByText(/^1 job · not live/).waitFor();
   });
 
+  test("jobs are found by their input and times, and cancelled by them", async (t) => {
+    const { page, one, ids } = await opened(t, "#/jobs");
+    const before = (await one.hf.jobs.get(ids.failed))?.createdAt as number;
+    await one.call("jobs.enqueue", { body: { name: "found", id: "found", queue: "later", input: { user: { id: 7 } } } });
+    await page.getByLabel("Input a.b=7").fill("user.id");
+    await page.locator("input:invalid").waitFor();
+    await page.getByLabel("Input a.b=7").fill("user.id=7");
+    await page.getByRole("link", { name: "found" }).waitFor();
+    await page.getByText(/^1 job · not live/).waitFor();
+    await page.getByText("Times", { exact: true }).click();
+    await page.getByLabel("Created before").fill("2020-01-31T12:00");
+    await page.getByText("No job matches these filters").waitFor();
+    await page.getByText("holdfast jobs list --input user.id=7 --created-before 2020-01-31T").waitFor();
+    await page.goto(`${one.address}#/jobs?input=user.id%3D7&createdAfter=${before}&createdBefore=never`);
+    await page.getByRole("link", { name: "found" }).waitFor();
+    await page.getByRole("button", { name: "Cancel all" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Cancel 1 job" }).click();
+    await page.getByText("1 job is cancelled.").waitFor();
+    assert.equal((await one.hf.jobs.get("found"))?.state, "cancelled");
+  });
+
   test("a failed job is retried after a confirmation that shows the command", async (t) => {
     const { page, one, ids } = await opened(t);
     await page.goto(`${one.address}#/jobs/${ids.failed}`);

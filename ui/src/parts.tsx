@@ -383,7 +383,18 @@ export function Select({
 const TYPING_MS = 250;
 
 /** A text that takes effect shortly after the last key. */
-export function FilterText({ label, value, onChange }: { label: string; value: string; onChange: (value: string) => void }) {
+export function FilterText({
+  label,
+  value,
+  onChange,
+  pattern,
+}: {
+  label: string;
+  value: string;
+  onChange: (value: string) => void;
+  /** A text of another form has no effect. */
+  pattern?: string;
+}) {
   const timer = useRef(0);
   return (
     <input
@@ -394,8 +405,10 @@ export function FilterText({ label, value, onChange }: { label: string; value: s
       key={value === "" ? "empty" : "given"}
       autoComplete="off"
       spellcheck={false}
+      pattern={pattern}
       onInput={({ currentTarget }) => {
         clearTimeout(timer.current);
+        if (!currentTarget.validity.valid) return;
         timer.current = window.setTimeout(() => onChange(currentTarget.value.trim()), TYPING_MS);
       }}
     />

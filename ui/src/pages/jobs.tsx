@@ -1,11 +1,12 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { parseInputPair } from "../../../src/core/jobs/filter.ts";
 import { isFinished, JOB_STATES, mayMove } from "../../../src/core/jobs/job.ts";
 import { ask, mayOperate } from "../action.tsx";
 import { ApiError, apiPath, write } from "../api.ts";
 import { count, duration, plural, quoted, short } from "../format.ts";
 import { now, timedRead, useBeat } from "../live.ts";
 import type { Job, JobState, Page } from "../model.ts";
-import { Badge, Command, Empty, Failed, FilterText, Icon, Loading, notify, PageHead, Select, Time } from "../parts.tsx";
+import { Badge, Command, Empty, Failed, Field, FilterText, Icon, Loading, notify, PageHead, Select, Time } from "../parts.tsx";
 import { address, hrefOf, setQuery } from "../router.ts";
 import { Rows } from "../rows.tsx";
 import { overview } from "../stats.ts";
@@ -17,16 +18,21 @@ const MAX_LIVE = 500;
 const MAX_SLICES = 20;
 const HEAD = ["State", "Job", "Queue", "Attempts", "Created", "Time"];
 
-const TEXTS = ["name", "key", "tag", "error"] as const;
-const NAMES = ["state", "queue", ...TEXTS] as const;
+const TEXTS = ["name", "key", "tag", "error", "input"] as const;
+const TIMES = ["createdAfter", "createdBefore", "finishedAfter", "finishedBefore"] as const;
+const NAMES = ["state", "queue", ...TEXTS, ...TIMES] as const;
+// The database has no index for these: it reads all jobs, slice by slice.
+const SCANNED = ["tag", "error", "input", "finishedAfter", "finishedBefore"] as const;
+/** As the API reads it from an address: times are milliseconds since 1970, `input` is `path=value`. */
 export type Filters = Partial<Record<(typeof NAMES)[number], string>>;
 
 export function JobsPage() {
   const { query } = address.value;
-  const filters: Filters = Object.fromEntries(NAMES.flatMap((name) => (query[name] ? [[name, query[name]]] : [])));
+  const filters: Filters = Object.fromEntries(
+    NAMES.flatMap((name) => (isUsable(name, query[name]) ? [[name, query[name]]] : [])),
+  );
   const order = query["order"] === "oldest" ? "oldest" : "newest";
-  // The database has no index for these: it reads all jobs, slice by slice.
-  const isScan = filters.tag !== undefined || filters.error !== undefined;
+  const isScan = SCANNED.some((name) => filters[name] !== undefined);
   const list = useJobs(JSON.stringify({ ...filters, order }), !isScan);
   const queues = overview.value.data?.queues.map(({ name }) => name) ?? [];
   const names = [...new Set([...queues, ...(filters.queue === undefined ? [] : [filters.queue])])];
@@ -67,9 +73,10 @@ export function JobsPage() {
         {TEXTS.map((name) => (
           <FilterText
             key={name}
-            label={name.slice(0, 1).toUpperCase() + name.slice(1)}
+            label={name === "input" ? "Input a.b=7" : capitalized(name)}
             value={filters[name] ?? ""}
             onChange={(text) => setQuery({ [name]: text })}
+            {...(name === "input" ? { pattern: "[^=]+=.*" } : {})}
           />
         ))}
         <Select
@@ -86,6 +93,22 @@ export function JobsPage() {
             <Icon name="close" /> Clear
           </a>
         ) : null}
+        <details open={TIMES.some((name) => filters[name] !== undefined)}>
+          <summary class="button">Times</summary>
+          <div class="form-grid">
+            {TIMES.map((name) => (
+              <Field label={capitalized(flagOf(name).replace("-", " "))} key={name}>
+                <input
+                  type="datetime-local"
+                  value={localTime(filters[name])}
+                  onChange={({ currentTarget: { value } }) =>
+                    setQuery({ [name]: value === "" ? "" : String(new Date(value).getTime()) })
+                  }
+                />
+              </Field>
+            ))}
+          </div>
+        </details>
       </search>
       {list.items === null ? (
         list.error === null ? (
@@ -152,7 +175,7 @@ function AllMatching({ filters }: { filters: Filters }) {
             key={verb}
             onClick={() => void askForAll({ verb, ...all }, filters)}
           >
-            {verb.slice(0, 1).toUpperCase() + verb.slice(1)} all
+            {capitalized(verb)} all
           </button>
         ) : null,
       )}
@@ -174,21 +197,22 @@ const ALL: readonly All[] = [
 
 async function askForAll({ verb, says, done }: All, filters: Filters): Promise<void> {
   const path = `jobs/${verb}-all`;
+  const filter = filterOf(filters);
   try {
-    const { matched } = await write<{ matched: number }>(path, { ...filters, dryRun: true });
+    const { matched } = await write<{ matched: number }>(path, { ...filter, dryRun: true });
     ask({
-      title: `${verb.slice(0, 1).toUpperCase() + verb.slice(1)} ${plural(matched, "job")}?`,
+      title: `${capitalized(verb)} ${plural(matched, "job")}?`,
       body: (
         <p>
           {plural(matched, "job matches", "jobs match")} these filters now. {says}
         </p>
       ),
-      verb: `${verb.slice(0, 1).toUpperCase() + verb.slice(1)} ${plural(matched, "job")}`,
+      verb: `${capitalized(verb)} ${plural(matched, "job")}`,
       isDangerous: verb !== "retry",
       fields: [{ name: "reason", label: "Reason", hint: "Stored in the audit", required: false }],
       command: () => [`holdfast jobs ${verb}`, ...flagsOf(filters), "--yes"].join(" "),
       run: async ({ reason = "" }) => {
-        const { changed } = await write<{ changed: number }>(path, { ...filters, ...(reason === "" ? {} : { reason }) });
+        const { changed } = await write<{ changed: number }>(path, { ...filter, ...(reason === "" ? {} : { reason }) });
         return `${plural(changed, "job is", "jobs are")} ${done}.`;
       },
     });
@@ -198,7 +222,45 @@ async function askForAll({ verb, says, done }: All, filters: Filters): Promise<v
 }
 
 function flagsOf(filters: Filters): string[] {
-  return NAMES.flatMap((name) => (filters[name] === undefined ? [] : [`--${name} ${quoted(filters[name])}`]));
+  return NAMES.flatMap((name) => {
+    const value = filters[name];
+    if (value === undefined) return [];
+    return [`--${flagOf(name)} ${quoted(isTime(name) ? new Date(Number(value)).toISOString() : value)}`];
+  });
+}
+
+/** As the API reads it from a body. */
+function filterOf({ input, ...filters }: Filters): object {
+  const pair = input === undefined ? null : parseInputPair(input);
+  return {
+    ...Object.fromEntries(Object.entries(filters).map(([name, value]) => [name, isTime(name) ? Number(value) : value])),
+    ...(pair === null ? {} : { input: Object.fromEntries([pair]) }),
+  };
+}
+
+/** An address may have been edited by hand. */
+function isUsable(name: string, value = ""): boolean {
+  if (isTime(name)) return /^\d{1,15}$/.test(value);
+  return name === "input" ? parseInputPair(value) !== null : value !== "";
+}
+
+function isTime(name: string): boolean {
+  return (TIMES as readonly string[]).includes(name);
+}
+
+function flagOf(name: string): string {
+  return name.replace(/[A-Z]/, (letter) => `-${letter.toLowerCase()}`);
+}
+
+function capitalized(text: string): string {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
+}
+
+/** An instant as the browser's field for local times wants it. */
+function localTime(millis: string | undefined): string {
+  if (millis === undefined) return "";
+  const at = Number(millis);
+  return new Date(at - new Date(at).getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 }
 
 function cellsOf(job: Job) {
