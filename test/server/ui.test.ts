@@ -156,6 +156,9 @@ describe("the dashboard in a browser", { skip }, () => {
     await page.getByText("2 jobs", { exact: true }).waitFor();
     await page.getByLabel("Name").fill("absent");
     await page.getByText("No job matches these filters").waitFor();
+    await page.locator('input[aria-label="Name"]:focus').waitFor();
+    await page.getByRole("link", { name: "Clear" }).click();
+    await page.locator('input[aria-label="Name"]:placeholder-shown').waitFor();
     await page.goto(`${one.address}#/jobs?queue=images`);
     await page.getByText("25 jobs", { exact: true }).waitFor();
     assert.equal(await page.getByLabel("Queue", { exact: true }).inputValue(), "images");

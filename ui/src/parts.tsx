@@ -396,13 +396,17 @@ export function FilterText({
   pattern?: string;
 }) {
   const timer = useRef(0);
+  const input = useRef<HTMLInputElement>(null);
+  // What is being typed is newer than the value.
+  useEffect(() => {
+    if (input.current !== null && input.current !== document.activeElement) input.current.value = value;
+  }, [value]);
   return (
     <input
+      ref={input}
       type="search"
       aria-label={label}
       placeholder={label}
-      defaultValue={value}
-      key={value === "" ? "empty" : "given"}
       autoComplete="off"
       spellcheck={false}
       pattern={pattern}
