@@ -81,6 +81,16 @@ const CASES: Case[] = [
     is: { reason: "backoff", message: "Waits after attempt 1; the next one can start in 4 s.", until: NOW + 4_000 },
   },
   {
+    name: "a job whose only attempt is not counted",
+    job: { runAt: NOW + 90_000, attempt: 0, startedAt: NOW - 9_000 },
+    facts: { gate: "time" },
+    is: {
+      reason: "backoff",
+      message: "Waits for its next attempt, which can start in 1 min 30 s.",
+      until: NOW + 90_000,
+    },
+  },
+  {
     name: "a job after others",
     job: { state: "waiting" },
     facts: { upstream: ["a", "b", "c", "d", "e"] },
@@ -188,6 +198,22 @@ suite("an explanation", () => {
     test(`the explanation of ${name}`, () => {
       const asked = { ...JOB, ...job };
       assert.deepEqual(explain({ job: asked, ...NOTHING, ...facts }, worked), { state: asked.state, ...is });
+    });
+  }
+
+  for (const [seconds, text] of [
+    [0.2, "1 s"],
+    [90, "1 min 30 s"],
+    [599, "9 min 59 s"],
+    [731, "12 min"],
+    [3_590, "1 h"],
+    [7_199, "2 h"],
+    [108_000, "1 d 6 h"],
+    [1_036_000, "12 d"],
+  ] as const) {
+    test(`a delay of ${seconds} s is ${text}`, () => {
+      const job = { ...JOB, runAt: NOW + seconds * 1_000 };
+      assert.equal(explain({ job, ...NOTHING, gate: "time" }, [2]).message, `The job can start in ${text}.`);
     });
   }
 

@@ -1,6 +1,6 @@
 import { countFree, freeTokens, type LimitRule, opensAt, type Rate, type Usage } from "../limits/limit.ts";
 import type { BuildState } from "../pipelines/build.ts";
-import { durationText, untilText, ageText } from "../text/duration.ts";
+import { durationText } from "../text/duration.ts";
 import { numberText, plural } from "../text/text.ts";
 import { isFinished, type Job, type JobState } from "./job.ts";
 
@@ -76,7 +76,7 @@ type Held = Omit<Explanation, "state"> | null;
 
 function finished(job: Job, now: number): Explanation {
   const { state, finishedAt, attempt } = job;
-  const ago = finishedAt === undefined ? "" : ` ${spaced(ageText(Math.max(0, now - finishedAt)))} ago`;
+  const ago = finishedAt === undefined ? "" : ` ${timeText(now - finishedAt)} ago`;
   const after = state === "succeeded" ? "" : `, after ${plural(attempt, "attempt")}`;
   return { state, reason: "finished", message: `The job ${STATE_WORDS[state] ?? state}${ago}${after}.` };
 }
@@ -87,7 +87,7 @@ const STATE_WORDS: Partial<Record<JobState, string>> = {
 };
 
 function running({ state, startedAt, attempt, worker, leaseExpiresAt }: Job, now: number): Explanation {
-  const since = startedAt === undefined ? "runs" : `has run for ${spaced(ageText(Math.max(0, now - startedAt)))}`;
+  const since = startedAt === undefined ? "runs" : `has run for ${timeText(now - startedAt)}`;
   const expired =
     leaseExpiresAt !== undefined && leaseExpiresAt < now
       ? " Its lease has expired; the next worker or claim reclaims the job."
@@ -125,9 +125,11 @@ function ofUpstream({ job, upstream }: JobFacts): Held {
 function ofDelay({ job, gate, now }: JobFacts): Held {
   const { runAt: until, startedAt, attempt } = job;
   if (gate !== "time" || until <= now) return null;
-  const left = spaced(untilText(Math.max(1_000, until - now)));
+  const left = leftText(until - now);
   if (startedAt === undefined) return { reason: "delayed", message: `The job can start in ${left}.`, until };
-  return { reason: "backoff", message: `Waits after attempt ${attempt}; the next one can start in ${left}.`, until };
+  // An attempt that threw RetryAfterError or was released is not counted.
+  const last = attempt === 0 ? "Waits for its next attempt, which" : `Waits after attempt ${attempt}; the next one`;
+  return { reason: "backoff", message: `${last} can start in ${left}.`, until };
 }
 
 function ofLock({ job, lock, now }: JobFacts): Held {
@@ -135,7 +137,7 @@ function ofLock({ job, lock, now }: JobFacts): Held {
   const { holder, expiresAt } = lock;
   const held = `Waits for the lock of queue "${job.queue}", held by "${holder}"`;
   if (expiresAt === null) return { reason: "locked", message: `${held} until its exclusive claim ends.` };
-  const left = spaced(untilText(Math.max(1_000, expiresAt - now)));
+  const left = leftText(expiresAt - now);
   return { reason: "locked", message: `${held} for another ${left}.`, until: expiresAt };
 }
 
@@ -155,7 +157,7 @@ function ofLimit({ job, gate, limits, now }: JobFacts): Held {
     const used = { key, used: rate.starts - Math.min(tokens, rate.starts), max: rate.starts };
     const until = opensAt(rule, limit, now);
     if (until !== null) {
-      const left = spaced(untilText(Math.max(1_000, until - now)));
+      const left = leftText(until - now);
       const message = `Waits for ${name} (${rateText(rate)}); the next slot is free in ${left}.`;
       return { reason: "limit", message, until, limit: used };
     }
@@ -194,6 +196,26 @@ function rateText({ starts, per }: Rate): string {
   return unit === undefined ? `${starts} per ${durationText(per)}` : `${starts}/${unit}`;
 }
 
-function spaced(text: string): string {
-  return text.replace(/(\d)([a-z])$/, (_, digit: string, unit: string) => `${digit} ${unit === "m" ? "min" : unit}`);
+function leftText(millis: number): string {
+  return timeText(Math.max(1_000, millis));
+}
+
+const UNITS = [
+  [86_400, "d"],
+  [3_600, "h"],
+  [60, "min"],
+  [1, "s"],
+] as const;
+
+/** Formats a time in one unit, or in two while the first is below ten: `1 min 30 s`, `12 h`. */
+function timeText(millis: number): string {
+  const exact = Math.max(0, Math.round(millis / 1_000));
+  const step = UNITS.find(([size]) => exact >= 10 * size)?.[0] ?? 1;
+  let rest = Math.round(exact / step) * step;
+  const parts: string[] = [];
+  for (const [size, unit] of UNITS) {
+    if (rest >= size) parts.push(`${Math.floor(rest / size)} ${unit}`);
+    rest %= size;
+  }
+  return parts.join(" ") || "0 s";
 }
