@@ -110,6 +110,7 @@ describe("the dashboard in a browser", { skip }, () => {
     for (const path of ["#/queues", "#/schedules"]) {
       await page.goto(`${one.address}${path}`);
       await page.getByTitle(name).waitFor();
+      if (path === "#/schedules") await page.getByText("Last day of every month at 10:15").waitFor();
       for (const width of [1_360, 390]) {
         await page.setViewportSize({ width, height: 900 });
         assert.equal(await page.evaluate(beyond), 0, `${path} at ${width} px`);

@@ -26,6 +26,7 @@ export function cronInWords(cron: string): string | null {
   if (isDaily) return `Every day at ${at}`;
   if (day === "*" && weekday === "1-5") return `Monday to Friday at ${at}`;
   if (day === "*" && /^[0-7]$/.test(weekday)) return `Every ${DAYS[Number(weekday)]} at ${at}`;
+  if (weekday === "*" && day === "L") return `Last day of every month at ${at}`;
   if (weekday === "*" && /^\d+$/.test(day)) return `Day ${day} of every month at ${at}`;
   return null;
 }
