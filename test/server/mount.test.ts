@@ -6,6 +6,7 @@ import { serve as serveHono } from "@hono/node-server";
 import express from "express";
 import fastify from "fastify";
 import { Hono } from "hono";
+import { job } from "../../src/index.ts";
 import { handler, nodeHandler } from "../../src/server/index.ts";
 import { site } from "./parts.ts";
 
@@ -57,6 +58,34 @@ test("the handler is mounted in Express", async (t) => {
   app.get("/own", (_request, response) => void response.send("own"));
   app.all(`${BASE}{/*path}`, answer);
   await isMounted(t, createServer(app));
+});
+
+test("a body that another parser has read is refused, and removes no job", async (t) => {
+  const { hf } = await site(t);
+  const answer = nodeHandler(handler(hf, { basePath: BASE, authorize: () => ({ role: "operate" }) }));
+  const app = express();
+  app.use(express.json());
+  app.all(`${BASE}{/*path}`, answer);
+  const server = createServer(app);
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.close());
+  const { id } = await hf.enqueue(job({ name: "mail", run: () => null }), 1);
+  await hf.jobs.cancel(id);
+  const send = async (path: string, init: RequestInit) => {
+    const headers = { "x-holdfast": "1", "content-type": "application/json" };
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}${BASE}/api/v1${path}`;
+    const response = await fetch(url, { method: "POST", headers, ...init });
+    return ((await response.json()) as { error?: { message: string } }).error?.message ?? response.status;
+  };
+  const body = JSON.stringify({ queue: "other", state: "failed", dryRun: true });
+  for (const action of ["remove", "cancel", "retry"]) {
+    assert.equal(await send(`/jobs/${action}-all`, { body }), "The body was read before Holdfast.");
+    const chunked = { body: new Blob([body]).stream(), duplex: "half" } as RequestInit;
+    assert.equal(await send(`/jobs/${action}-all`, chunked), "The body was read before Holdfast.");
+    assert.equal(await send(`/jobs/${action}-all`, {}), "The body is missing.");
+  }
+  assert.equal((await hf.jobs.counts()).cancelled, 1);
+  assert.equal(await send("/queues/mail/pause", {}), 200);
 });
 
 test("the handler is mounted in Fastify", async (t) => {

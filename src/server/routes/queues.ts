@@ -80,6 +80,7 @@ export const QUEUE_ROUTES = [
     summary: "Nothing more is claimed from the queue until it is resumed. With `ahead` also one that has had no job yet.",
     path: schemas.nameInPath,
     body: { ahead: z._default(z.boolean(), false) },
+    isBodyOptional: true,
     answer: schemas.done,
     run: async ({ hf, path, body }) => {
       const isKnown = (await hf.queues.list({ incomplete: true })).some(({ name }) => name === path.name);
