@@ -80,6 +80,16 @@ for (const store of STORES) {
       );
     });
 
+    test("a queue that a definition could not have is refused", async (t) => {
+      const one = await site(t, store);
+      for (const queue of ["", "a\nb", "a\u0000b", "q".repeat(999), "\ud800", "pipeline/docs"]) {
+        const body = JSON.stringify({ name: "mail", queue });
+        const { status, code } = await errorOf(await one.fetch("api/v1/jobs", { method: "POST", body }));
+        assert.deepEqual([status, code], [400, "NAME_INVALID"], JSON.stringify(queue));
+      }
+      assert.equal((await one.hf.jobs.counts()).pending, 0);
+    });
+
     test("a job is replaced by its key", async (t) => {
       const one = await site(t, store);
       const id = await enqueue(one, { name: "mail", input: 1, key: "k" });

@@ -2,8 +2,9 @@ import * as z from "zod/mini";
 import type { AttemptView } from "../../core/jobs/attempts.ts";
 import { parseInputPair } from "../../core/jobs/filter.ts";
 import type { Job } from "../../core/jobs/job.ts";
-import { definedOnly } from "../../core/text/options.ts";
+import { checkName, definedOnly } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
+import { refusePipelineName } from "../../core/pipelines/work.ts";
 import { type Definition, definitionOf, job as defineJob, type JobDef } from "../../engine/definition.ts";
 import type { MatchingAction } from "../../engine/all-matching.ts";
 import { noSuchJob } from "../../engine/client.ts";
@@ -123,5 +124,6 @@ function definitionFor(jobs: readonly JobDef[], name: string, queue: string | un
   const known = jobs.map((one) => definitionOf(one)).filter((one) => one.name === name);
   const newest = known.toSorted((a, b) => b.version - a.version)[0];
   const definition = newest ?? definitionOf(defineJob({ name, run: () => undefined }));
-  return queue === undefined ? definition : { ...definition, queue };
+  if (queue === undefined) return definition;
+  return { ...definition, queue: refusePipelineName(checkName(queue, "The queue"), "The queue") };
 }
