@@ -1,3 +1,4 @@
+import { setTimeout } from "node:timers/promises";
 import { type Context, Hono } from "hono";
 import { bodyLimit } from "hono/body-limit";
 import { secureHeaders } from "hono/secure-headers";
@@ -6,6 +7,7 @@ import type { Job } from "../core/jobs/job.ts";
 import { type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";
 import { checkFunction, checkText, describeValue, refuseUnknown, rejectSurplus } from "../core/text/options.ts";
 import { definitionOf, type JobDef } from "../engine/definition.ts";
+import { describeError } from "../engine/log.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { Operator } from "../operator/operator.ts";
 import { type Access, allows, RateLimit, refuseForeign, ROLES } from "./access.ts";
@@ -31,31 +33,48 @@ export interface ServerOptions {
 }
 
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
-const STATUS: Record<string, number> = {
-  NO_ACCESS: 403,
-  ORIGIN_REFUSED: 403,
-  HEADER_MISSING: 403,
-  TOO_MANY_REQUESTS: 429,
-  TOO_MANY_STREAMS: 429,
-  BODY_TOO_LARGE: 413,
-  NO_SUCH_ROUTE: 404,
-  NO_SUCH_JOB: 404,
-  NO_SUCH_BUILD: 404,
-  NO_SUCH_PIPELINE: 404,
-  NO_SUCH_QUEUE: 404,
-  NO_SUCH_SCHEDULE: 404,
-  ARTIFACT_MISSING: 404,
-  LEASE_LOST: 409,
-  KEY_TAKEN: 409,
-  ID_TAKEN: 409,
-  BUILD_STATE: 409,
-  LOCK_CONFLICT: 409,
-  BUSY: 503,
-  CLOSED: 503,
-  DAMAGED: 503,
-  DATABASE_GONE: 503,
-  RECOVERY_PENDING: 503,
+/** Prometheus gives up after ten seconds. */
+const METRICS_TIMEOUT_MS = 8_000;
+/** Statuses of error codes. Any other `HoldfastError` says that the request cannot be served as it is: 400. */
+const CODES_BY_STATUS: Readonly<Record<number, readonly string[]>> = {
+  403: ["NO_ACCESS", "ORIGIN_REFUSED", "HEADER_MISSING"],
+  404: [
+    "NO_SUCH_ROUTE",
+    "NO_SUCH_JOB",
+    "NO_SUCH_BUILD",
+    "NO_SUCH_PIPELINE",
+    "NO_SUCH_QUEUE",
+    "NO_SUCH_SCHEDULE",
+    "ARTIFACT_MISSING",
+  ],
+  409: ["LEASE_LOST", "KEY_TAKEN", "ID_TAKEN", "BUILD_STATE", "LOCK_CONFLICT"],
+  413: ["BODY_TOO_LARGE"],
+  429: ["TOO_MANY_REQUESTS", "TOO_MANY_STREAMS"],
+  // The database cannot be reached, read or written now.
+  503: [
+    "ACCESS_DENIED",
+    "BUSY",
+    "CANNOT_OPEN",
+    "CLOSED",
+    "COMMIT_UNKNOWN",
+    "DAMAGED",
+    "DATABASE_GONE",
+    "DISK_ERROR",
+    "DISK_FULL",
+    "LOCKS_LOST",
+    "NO_RIGHTS",
+    "READ_ONLY",
+    "RECOVERY_PENDING",
+    "SERVER_EXHAUSTED",
+    "SERVER_GONE",
+    "STATEMENT_CANCELLED",
+    "STATEMENT_TIMEOUT",
+    "STORE_ERROR",
+    "TLS_FAILED",
+    "TOO_MANY_CONNECTIONS",
+  ],
 };
+const STATUS = new Map(Object.entries(CODES_BY_STATUS).flatMap(([status, codes]) => codes.map((code) => [code, Number(status)])));
 
 /**
  * The dashboard and the HTTP API as one fetch handler, for any server that speaks `Request` and `Response`.
@@ -134,8 +153,12 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
   for (const route of ROUTES) app.on(route.method, `/api/v1${route.url}`, (c) => answer(route, c, c.get("access")));
   app.get("/api/v1/openapi.json", (c) => c.json(openapi(ROUTES, options)));
   app.get("/metrics", async (c) => {
-    const text = exposition(familiesOf(await operator.metrics({})));
-    return c.text(text, 200, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
+    const snapshot = await Promise.race([operator.metrics({}), rejectLate()]).catch((error: unknown) => {
+      if (!(error instanceof HoldfastError) || statusOf(error) !== 503) throw error;
+      hf.engine.log.warn("the metrics could not be read", describeError(error));
+      return { at: Date.now(), isDamaged: error.code === "DAMAGED" };
+    });
+    return c.text(exposition(familiesOf(snapshot)), 200, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
   });
   // Readiness for load balancers: 503 as long as there is a grave alarm.
   app.get("/health/ready", async (c) => {
@@ -192,6 +215,13 @@ function rejectBody(): never {
   );
 }
 
+/** Ends the wait for a server that does not answer. A call waits longer, because the server may restart. */
+async function rejectLate(): Promise<never> {
+  await setTimeout(METRICS_TIMEOUT_MS, undefined, { ref: false });
+  const message = `The database did not answer within ${METRICS_TIMEOUT_MS / 1_000} s.`;
+  throw new HoldfastError("SERVER_GONE", message, "Check the server and the network.");
+}
+
 /** Returns the message of a Holdfast error. Any other error may contain anything, so its message stays on the server. */
 function answerOf(error: Error): [body: { error: { code: string; message: string; hint: string } }, status: 400] {
   if (!(error instanceof HoldfastError)) {
@@ -199,6 +229,9 @@ function answerOf(error: Error): [body: { error: { code: string; message: string
     return [{ error: body }, 500 as 400];
   }
   const { code, message, hint } = error;
-  const status = error instanceof LeaseLostError ? 409 : (STATUS[code] ?? 400);
-  return [{ error: { code, message, hint } }, status as 400];
+  return [{ error: { code, message, hint } }, statusOf(error) as 400];
+}
+
+function statusOf(error: HoldfastError): number {
+  return error instanceof LeaseLostError ? 409 : (STATUS.get(error.code) ?? 400);
 }
