@@ -22,7 +22,7 @@ export interface ServerOptions {
   basePath?: string;
   /** Decides what a request may do. Default: every request is answered with 403. */
   authorize?: (request: Request) => Access | Promise<Access>;
-  /** Changes a job before it is shown, for example to hide parts of its input. Default: jobs are shown as they are. */
+  /** Changes a job before it is shown, for example to hide parts of its input. Events then have no error of a job, and no filter may name input or error. Default: jobs are shown as they are. */
   redact?: (job: Job) => Job;
   /** Definitions of jobs that are enqueued over HTTP: their queue, retries, limits and schema apply. Default: none, so defaults apply. */
   jobs?: JobDef[];

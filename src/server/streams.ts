@@ -19,13 +19,12 @@ export function streamHead(): Response {
 /** Streams stored events. A client that reconnects continues where it was. */
 export async function eventStream(
   operator: Operator,
-  { types, after }: { types?: string[]; after?: number },
+  { types, after, shown }: { types?: string[]; after?: number; shown: (event: Event) => Event },
   signal: AbortSignal,
 ): Promise<Response> {
   const from = after ?? (await operator.newestEvent());
   return stream(signal, (send) => {
-    const on = ({ seq, ...event }: Event) =>
-      send(`id: ${seq}\nevent: ${event.type}\ndata: ${JSON.stringify({ seq, ...event })}\n\n`);
+    const on = (event: Event) => send(`id: ${event.seq}\nevent: ${event.type}\ndata: ${JSON.stringify(shown(event))}\n\n`);
     const subscription = operator.followEvents(on, types === undefined ? {} : { types }, from);
     return () => void subscription.end();
   });

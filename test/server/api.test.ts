@@ -182,6 +182,30 @@ for (const store of STORES) {
       );
     });
 
+    test("what `redact` removes from jobs is in no event, and cannot be guessed by filters", async (t) => {
+      const one = await site(t, store, { redact: (shown) => ({ ...shown, input: null, error: { name: "Error", message: "" } }) });
+      const mail = job({ name: "mail", queue: { name: "mail", events: true }, retry: { attempts: 1 }, run: () => null });
+      const { id } = await one.hf.enqueue(mail, { card: "4111" });
+      const { claim } = await one.call<{ claim: { token: string } }>("claims.claim", {
+        body: { name: "mail", worker: "python" },
+      });
+      await one.call("claims.settle", { body: { token: claim.token, outcome: "failed", error: { message: "card 4111" } } });
+      const { items: events } = await one.call<{ items: { type: string; data: object }[] }>("events.list", {
+        query: { types: "job.failed" },
+      });
+      assert.deepEqual(
+        events.map(({ data }) => data),
+        [{ id, name: "mail", queue: "mail", version: 1, attempt: 1 }],
+      );
+      const stream = await one.fetch("api/v1/events/stream?types=job.failed&after=0");
+      assert.ok(!(await readUntil(stream, /event: job\.failed\ndata: .*\n\n/)).includes("4111"));
+      const hidden = { input: { card: "4111" } };
+      const post = { method: "POST", body: JSON.stringify({ ...hidden, dryRun: true }) };
+      for (const [path, init] of [["jobs?error=4111"], ["jobs?input=card=4111"], ["jobs/retry-all", post]] as const)
+        assert.equal((await errorOf(await one.fetch(`api/v1/${path}`, init))).code, "REQUEST_INVALID", path);
+      assert.equal((await one.call<Listed>("jobs.list", { query: { state: "failed" } })).items.length, 1);
+    });
+
     test("queues are paused and resumed, schedules too", async (t) => {
       const one = await site(t, store);
       const refused = await one.fetch("api/v1/queues/mial/pause", { method: "POST" });

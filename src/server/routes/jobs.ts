@@ -2,6 +2,7 @@ import * as z from "zod/mini";
 import type { AttemptView } from "../../core/jobs/attempts.ts";
 import { parseInputPair } from "../../core/jobs/filter.ts";
 import type { Job } from "../../core/jobs/job.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import { checkName, definedOnly } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
 import { refusePipelineName } from "../../core/pipelines/work.ts";
@@ -21,6 +22,7 @@ export const JOB_ROUTES = [
     query: { ...schemas.pageQuery, ...schemas.filterQuery },
     answer: schemas.pageOf(schemas.job),
     run: async ({ hf, options, query: { input, ...query } }) => {
+      refuseHidden({ input, error: query.error }, options);
       const pairs = input?.map((pair) => parseInputPair(pair) as [string, string]);
       const page = await hf.jobs.list(definedOnly({ ...query, input: pairs && Object.fromEntries(pairs) }));
       return { ...page, items: page.items.map((one) => shown(one, options)) };
@@ -94,13 +96,25 @@ function allMatching(action: MatchingAction, summary: string) {
     summary,
     body: schemas.matchingBody,
     answer: schemas.matchingAnswer,
-    run: async ({ hf, operator, body }) => {
+    run: async ({ hf, operator, options, body }) => {
       const { dryRun = false, reason: _reason, ...given } = body;
+      refuseHidden(given, options);
       const filter = definedOnly(given);
       if (dryRun) return { matched: await operator.countMatching(action, filter), changed: 0 };
       return hf.jobs[`${action}All`](filter);
     },
   });
+}
+
+/** Refuses filters by which a caller could guess what `redact` hides, one request for each guess. */
+function refuseHidden({ input, error }: { input?: unknown; error?: unknown }, { redact }: ServerOptions): void {
+  if (redact === undefined || (input === undefined && error === undefined)) return;
+  const name = input === undefined ? "error" : "input";
+  throw new HoldfastError(
+    "REQUEST_INVALID",
+    `\`${name}\` cannot filter jobs here, because this server redacts jobs.`,
+    "Filter by queue, name, key, tag, state or time; or use `holdfast jobs list` where the database is.",
+  );
 }
 
 function shown(job: Job, { redact }: ServerOptions): Job {

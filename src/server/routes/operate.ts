@@ -1,9 +1,11 @@
 import * as z from "zod/mini";
+import type { Event } from "../../core/jobs/event.ts";
 import { definedOnly } from "../../core/text/options.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import { alarmsOf } from "../../operator/overview.ts";
 import { examine } from "../../operator/doctor.ts";
 import { ROLES } from "../access.ts";
+import type { ServerOptions } from "../handler.ts";
 import { queryList, queryNumber, route } from "../route.ts";
 import * as schemas from "../schemas.ts";
 import { changeStream, eventStream, streamHead } from "../streams.ts";
@@ -164,13 +166,13 @@ export const OPERATE_ROUTES = [
       types: z.optional(queryList),
     },
     answer: z.object({ items: z.array(event), newest: z.int() }),
-    run: async ({ operator, query }) => {
+    run: async ({ operator, options, query }) => {
       const { types, ...rest } = query;
       const [items, newest] = await Promise.all([
         operator.events({ ...rest, ...definedOnly({ types }) }),
         operator.newestEvent(),
       ]);
-      return { items, newest };
+      return { items: items.map((one) => shownEvent(one, options)), newest };
     },
   }),
   route("get", "/events/stream", {
@@ -178,11 +180,12 @@ export const OPERATE_ROUTES = [
     summary: "Events as server-sent events, from now on or after the header `Last-Event-ID`.",
     query: { types: z.optional(queryList), after: z.optional(queryNumber(0, LAST)) },
     answer: schemas.anyJson,
-    run: async ({ operator, query, request }) => {
+    run: async ({ operator, options, query, request }) => {
       if (request.method === "HEAD") return streamHead();
       const last = request.headers.get("last-event-id");
       const after = last !== null && /^\d{1,15}$/.test(last) ? Number(last) : query.after;
-      return eventStream(operator, definedOnly({ types: query.types, after }), request.signal);
+      const shown = (one: Event) => shownEvent(one, options);
+      return eventStream(operator, { shown, ...definedOnly({ types: query.types, after }) }, request.signal);
     },
   }),
   route("get", "/changes", {
@@ -192,3 +195,10 @@ export const OPERATE_ROUTES = [
     run: async ({ operator, request }) => (request.method === "HEAD" ? streamHead() : changeStream(operator, request.signal)),
   }),
 ];
+
+/** Removes a job's error where jobs are redacted: the event has no job that `redact` could be called with. */
+function shownEvent(event: Event, { redact }: ServerOptions): Event {
+  if (redact === undefined || !event.type.startsWith("job.")) return event;
+  const { error: _, ...data } = event.data as { error?: unknown };
+  return { ...event, data };
+}
