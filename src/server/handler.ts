@@ -138,6 +138,8 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
         frameAncestors: ["'none'"],
       },
       referrerPolicy: "no-referrer",
+      // Whether a site and its subdomains need TLS is the decision of the app or proxy in front.
+      strictTransportSecurity: false,
       xFrameOptions: "DENY",
     }),
   );

@@ -112,6 +112,11 @@ test("a bind beyond loopback needs a token or authorize", async (t) => {
   await assert.rejects(serve(hf, { host: "0.0.0.0" }), { code: "ACCESS_OPEN" });
 });
 
+test("an answer does not force TLS on the site", async (t) => {
+  const one = await site(t);
+  assert.equal((await one.fetch("api/v1/jobs")).headers.get("strict-transport-security"), null);
+});
+
 test("pages forbid scripts of other hosts, inline scripts and framing", async (t) => {
   const one = await site(t);
   const policy = (await one.fetch("api/v1/jobs")).headers.get("content-security-policy") ?? "";
