@@ -95,7 +95,7 @@ function isAnyVersion(from: unknown): from is AnyVersion {
 
 function sourceOf(from: unknown): { queue: string } | { name: string } {
   if (typeof from === "string") return { queue: refusePipelineName(checkName(from, "The queue"), "The queue") };
-  return { name: checkName((from as AnyVersion).anyVersionOf, "The name") };
+  return { name: refusePipelineName(checkName((from as AnyVersion).anyVersionOf, "The name"), "The name") };
 }
 
 export function leaseOf(given: Duration, what = "lease"): number {

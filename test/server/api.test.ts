@@ -153,6 +153,15 @@ for (const store of STORES) {
       assert.equal((await errorOf(await one.fetch("api/v1/jobs/absent/attempts"))).code, "NO_SUCH_JOB");
     });
 
+    test("a stage of a pipeline cannot be claimed, by its queue or by its name", async (t) => {
+      const one = await site(t, store);
+      for (const source of [{ queue: "pipeline/docs" }, { name: "pipeline/docs/draft" }]) {
+        const body = JSON.stringify({ ...source, worker: "python" });
+        const { status, code } = await errorOf(await one.fetch("api/v1/claims", { method: "POST", body }));
+        assert.deepEqual([status, code], [400, "NAME_INVALID"]);
+      }
+    });
+
     test("a job that does not run is explained", async (t) => {
       const one = await site(t, store);
       const reason = async (id: string) => (await one.call<Explanation>("jobs.explain", { path: { id } })).reason;
