@@ -33,6 +33,26 @@ export function searchCases(check: Check): void {
     }
   });
 
+  check("a page ends at four megabytes, and the next one continues after its last job", async ({ store }) => {
+    const MB = 1024 * 1024;
+    const sizes = { a: 1, b: 1, c: 1, d: 3 * MB, e: 3 * MB, f: 6 * MB, g: 1, h: MB, i: 2 * MB };
+    await add(store, ...Object.entries(sizes).map(([id, size]) => ({ id, input: JSON.stringify("x".repeat(size)) })));
+    const pagesOf = async (filter: Partial<ListFilter>) => {
+      const pages: string[] = [];
+      for (let after: string | undefined; ;) {
+        const page = await store.queries.list({ limit: 100, ...filter, ...(after !== undefined && { after }) });
+        pages.push(page.items.map(({ id }) => id).join(""));
+        if (page.next === undefined) return pages;
+        after = page.next;
+      }
+    };
+    for (const filter of [{}, { state: "pending" as const }, { createdAfter: 1 }, { state: ["succeeded", "pending"] as const }]) {
+      assert.deepEqual(await pagesOf(filter), ["abcd", "e", "f", "ghi"], JSON.stringify(filter));
+      assert.deepEqual(await pagesOf({ ...filter, order: "newest" }), ["ihg", "f", "e", "dcba"], JSON.stringify(filter));
+    }
+    assert.deepEqual(await pagesOf({ limit: 1 }), [..."abcdefghi"]);
+  });
+
   check("a list of several states has the jobs of each, in order", async ({ store }) => {
     await add(store, ...["1", "2", "3", "4", "5"].map((id) => ({ id })));
     await store.cancel("4");

@@ -35,12 +35,12 @@ export function queryDialect(s: string): QueryDialect {
       select lane, (select created_at from ${s}.jobs where key = oldest.key) as "createdAt" from oldest`,
     keys: (asked) => keysSql(s, asked),
     // `offset 0` makes the planner look up each job by its key, whatever it estimates.
-    page: (jobs, asked) => {
+    page: (sizes, asked) => {
       const order = asked.newest ? "desc" : "";
       return `
         select one.* from (
           select key from (${keysSql(s, asked)}) as candidate order by key ${order} limit :slice) as page
-        cross join lateral (${jobs} where job.key = page.key ${stateIn(asked)} ${asked.where} offset 0) as one
+        cross join lateral (${sizes} where job.key = page.key ${stateIn(asked)} ${asked.where} offset 0) as one
         order by page.key ${order} limit :limit`;
     },
     // "succeeded" alone is served like all states, because most jobs have that state.
@@ -52,6 +52,7 @@ export function queryDialect(s: string): QueryDialect {
       columns: ", cast(null as text) as body",
       joins: "",
       input: "job.input",
+      inputBytes: "octet_length(job.input)",
       isDamaged: () => false,
       withhold: (row) => row,
     },

@@ -28,14 +28,22 @@ export interface QueryDialect {
   oldest: string;
   /** Selects keys between `:from` and `:to` of jobs that may match, in no order: all, or at least the first `:slice` of them. */
   keys(asked: AskedJobs): string;
-  /** Selects the jobs of the first `:slice` keys that match, in order, up to `:limit`. */
-  page(jobs: string, asked: AskedJobs): string;
+  /** Selects `sizes` of the jobs of the first `:slice` keys that match, in order, up to `:limit`. */
+  page(sizes: string, asked: AskedJobs): string;
   /** Whether the keys are those of all jobs, whatever their state. */
   walksAll(states: readonly JobState[] | null): boolean;
   needsLanes(states: readonly JobState[] | null): boolean;
   contains(text: string, part: string): string;
   lower(text: string): string;
-  guard: { columns: string; joins: string; input: string; isDamaged(row: JobRow): boolean; withhold(row: JobRow): JobRow };
+  /** `inputBytes` is known without reading the input. */
+  guard: {
+    columns: string;
+    joins: string;
+    input: string;
+    inputBytes: string;
+    isDamaged(row: JobRow): boolean;
+    withhold(row: JobRow): JobRow;
+  };
 }
 
 export interface AskedJobs {
@@ -61,6 +69,8 @@ const MAX_SLICE = 10_000;
 const MAX_ROWS = 100_000;
 /** A page selects at least this many rows, because some of them do not match. */
 const MIN_ROWS = 100;
+/** A page ends before the job whose input and output would exceed this. One job alone may be larger. */
+const MAX_PAGE_BYTES = 4 * 1024 * 1024;
 const CLOCK_SLACK_MS = 60_000;
 const UNFINISHED: ReadonlySet<JobState> = new Set(["waiting", "pending", "running"]);
 
@@ -76,6 +86,9 @@ interface Search {
   isSliced: boolean;
   slice: number;
   read: number;
+  /** Inputs and outputs of the jobs found so far. */
+  bytes: number;
+  isFull: boolean;
   isOver: boolean;
 }
 
@@ -153,7 +166,7 @@ export class Queries implements QueryStore {
     if (search === null) return { items: [] };
     const found: Found[] = search.found;
     // One more than asked for shows whether there is another page.
-    while (!search.isOver && found.length <= limit && search.read < MAX_ROWS) {
+    while (!search.isOver && !search.isFull && found.length <= limit && search.read < MAX_ROWS) {
       // Each slice has its own read transaction and its own turn of the event loop.
       await new Promise((resolve) => setImmediate(resolve));
       found.push(...(await this.#access.read((db) => this.#slice(db, search, limit + 1 - found.length))));
@@ -185,11 +198,13 @@ export class Queries implements QueryStore {
       from: !newest && after !== undefined ? Math.max(range.from, Number(after)) : range.from,
       to: newest && after !== undefined ? Math.min(range.to, Number(after)) : range.to,
       keys: this.#dialect.keys(asked),
-      page: this.#dialect.page(this.#sql.jobs, asked),
+      page: this.#dialect.page(this.#sql.sizes, asked),
       params: { ...params, lanes: (lanes ?? []).map(({ id }) => id), slots: slotsOf(known, filter) },
       isSliced: where !== "" || (states !== null && walksAll(states)),
       slice: Math.min(MAX_SLICE, Math.max(FIRST_SLICE, 2 * limit)),
       read: 0,
+      bytes: 0,
+      isFull: false,
       isOver: false,
     };
     return Object.assign(search, { found: yield* this.#slice(db, search, limit + 1) });
@@ -215,20 +230,27 @@ export class Queries implements QueryStore {
     }
     const limit = isSliced ? Math.max(wanted, MIN_ROWS) : wanted;
     const slice = isSliced ? search.slice : limit;
-    const rows = yield* db.all<JobRow>(search.page, { ...params, ...range, slice, limit });
-    const isCut = rows.length === limit;
+    const candidates = yield* db.all<{ key: number; bytes: number }>(search.page, { ...params, ...range, slice, limit });
+    const keys = candidates.filter(({ bytes }) => hasRoom(search, bytes)).map(({ key }) => key);
+    const isCut = search.isFull || candidates.length === limit;
     search.isOver = isLast && !isCut;
-    // The search continues from the first of the two bounds that is reached.
-    const last = isCut ? (rows.at(-1) as JobRow).key : newest ? range.from + 1 : range.to - 1;
+    // The search continues from the first of the bounds that is reached.
+    const last = isCut ? (keys.at(-1) as number) : newest ? range.from + 1 : range.to - 1;
     if (newest) search.to = last;
     else search.from = last;
     search.slice = MAX_SLICE;
+    const rows = keys.length === 0 ? [] : yield* db.all<JobRow>(this.#sql.byKeys, { keys });
+    if (newest) rows.reverse();
+    const states = statesOf(search.filter.state);
     yield* wait(this.#lanes.know?.(rows.map(({ lane }) => lane)));
     const { isDamaged, withhold } = this.#dialect.guard;
-    return rows
-      .map((row) => (isDamaged(row) ? withhold(row) : row))
-      .map((row) => ({ key: row.key, job: toJob(row, this.#lanes.lane(row.lane)) }))
-      .filter(({ job }) => matchesTexts(search.filter, job));
+    return (
+      rows
+        .map((row) => (isDamaged(row) ? withhold(row) : row))
+        .map((row) => ({ key: row.key, job: toJob(row, this.#lanes.lane(row.lane)) }))
+        // A job's state may have changed between the two statements.
+        .filter(({ job }) => (states?.includes(job.state) ?? true) && matchesTexts(search.filter, job))
+    );
   }
 
   /** Bounds the keys, which rise with creation times except for differences between clocks and between transactions. */
@@ -293,6 +315,13 @@ export class Queries implements QueryStore {
   }
 }
 
+/** Counts a job into a page, unless the page or an earlier job has used up its bytes. */
+function hasRoom(search: Search, bytes: number): boolean {
+  search.isFull ||= search.bytes > 0 && search.bytes + bytes > MAX_PAGE_BYTES;
+  if (!search.isFull) search.bytes += bytes;
+  return !search.isFull;
+}
+
 function statesOf(state: ListFilter["state"]): readonly JobState[] | null {
   if (state === undefined) return null;
   const asked = typeof state === "string" ? [state] : state;
@@ -342,7 +371,10 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
   const first = (of: string) => `(select ${of} from ${table("jobs")} where key >= (low + high) / 2 order by key limit 1)`;
   const isLater = `${first("created_at")} >= cast(:at as bigint)`;
   return {
-    jobs,
+    byKeys: `${jobs} where ${dialect.in("job.key", "bigint", ":keys")} order by job.key`,
+    sizes: `
+      select job.key, coalesce(${guard.inputBytes}, 0) + coalesce(octet_length(job.output), 0) as bytes
+      from ${table("jobs")} as job ${guard.joins}`,
     // Bisects the keys: the lowest from which on jobs were created at `:at` or later; null in an empty table.
     firstAt: `
       with recursive step (low, high) as (

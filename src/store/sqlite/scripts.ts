@@ -242,14 +242,14 @@ export const QUERY_DIALECT: QueryDialect = {
         select min(key) from holdfast_jobs where lane = lane.value and gate = 'time' and run_at <= :now))) as "createdAt"
     from json_each(:lanes) as lane`,
   keys,
-  page(jobs, { where, ...asked }) {
+  page(sizes, { where, ...asked }) {
     const order = `order by job.key ${asked.newest ? "desc" : ""} limit :limit`;
     if (isByIndex(asked)) {
       const some = `select key from (${keys({ ...asked, where })}) order by key ${asked.newest ? "desc" : ""} limit :slice`;
-      return `${jobs} where job.key in (${some}) ${where} ${order}`;
+      return `${sizes} where job.key in (${some}) ${where} ${order}`;
     }
     const states = asked.states === null ? "" : `and (${asked.states.map((state) => `job.state = '${state}'`).join(" or ")})`;
-    return `${jobs} where job.key > :from and job.key < :to ${states} ${where} ${order}`;
+    return `${sizes} where job.key > :from and job.key < :to ${states} ${where} ${order}`;
   },
   walksAll: (states) => !isByIndex({ states, bySlot: false }),
   needsLanes: (states) => states?.includes("pending") ?? false,
@@ -259,6 +259,7 @@ export const QUERY_DIALECT: QueryDialect = {
     columns: ", body.body, job.policy, job.scheduled_for, job.limits, job.checksum",
     joins: `left join holdfast_inputs as body on body.job = job.key and job.input = '${ELSEWHERE}'`,
     input: "coalesce(body.body, job.input)",
+    inputBytes: "coalesce(octet_length(body.body), octet_length(job.input))",
     isDamaged: (row) => (row as CheckedRow).checksum !== jobChecksum({ ...(row as CheckedRow), input: row.body ?? row.input }),
     withhold(row) {
       const error = JSON.stringify(damagedError(publicId(row.id, row.created_at, row.key)));
