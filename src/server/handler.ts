@@ -118,6 +118,8 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
   const limit = new RateLimit();
   app.onError((error, c) => {
     const [body, status] = answerOf(error);
+    if (!(error instanceof HoldfastError))
+      hf.engine.log.error("a request failed", { method: c.req.method, path: c.req.path, error: error.stack ?? String(error) });
     // A browser that opens an address shows the plain message; programs get JSON.
     const isRead = c.req.method === "GET" && (c.req.header("accept") ?? "").includes("text/html");
     return isRead ? c.text(`${body.error.message}\n${body.error.hint}\n`, status) : c.json(body, status);

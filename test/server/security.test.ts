@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { connect } from "node:net";
 import { test } from "node:test";
-import { job } from "../../src/index.ts";
+import { job, open } from "../../src/index.ts";
 import { type Access, handler } from "../../src/server/index.ts";
 import { ROUTES } from "../../src/server/routes/index.ts";
 import { serve } from "../../src/server/serve.ts";
@@ -110,6 +110,23 @@ test("a body of 10 MB is rejected, and nothing is stored", async (t) => {
 test("a bind beyond loopback needs a token or authorize", async (t) => {
   const { hf } = await site(t);
   await assert.rejects(serve(hf, { host: "0.0.0.0" }), { code: "ACCESS_OPEN" });
+});
+
+const fail = (): never => {
+  throw new Error("the session store is down");
+};
+
+test("an error of `authorize` or `redact` is in the log, and not in the answer", async () => {
+  const lines: string[] = [];
+  const write = (message: string, data?: object) => void lines.push(`${message} ${JSON.stringify(data)}`);
+  await using hf = await open(":memory:", { log: { debug: write, info: write, warn: write, error: write } });
+  const { id } = await hf.enqueue(job({ name: "mail", run: () => null }), 1);
+  for (const options of [{ authorize: fail }, { authorize: () => ({ role: "read" as const }), redact: fail }]) {
+    lines.length = 0;
+    const response = await handler(hf, options)(new Request(`http://localhost/api/v1/jobs/${id}`));
+    assert.deepEqual(await errorOf(response), { status: 500, code: "INTERNAL", hint: "See the server's log." });
+    assert.match(lines.join("\n"), /^a request failed .*"path":"\/api\/v1\/jobs\/.*the session store is down/);
+  }
 });
 
 test("an answer does not force TLS on the site", async (t) => {
