@@ -495,6 +495,7 @@ test("an artifact is downloaded, and no other path of the disk", async (t) => {
   assert.equal(await response.text(), "<script>alert(1)</script>");
   assert.match(response.headers.get("content-disposition") ?? "", /^attachment/);
   assert.equal(response.headers.get("x-content-type-options"), "nosniff");
+  assert.equal((await errorOf(await one.fetch("api/v1/builds/absent/artifacts"))).code, "NO_SUCH_BUILD");
   for (const path of ["../work.db", "..%2Fwork.db", "%2e%2e%2fwork.db", "0".repeat(64)])
     assert.ok((await one.fetch(`api/v1/artifacts/${path}`)).status >= 400, path);
 });

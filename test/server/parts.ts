@@ -73,6 +73,7 @@ export async function site(t: TestContext, store: StoreName = "sqlite", options:
       assert.equal(response.status, 200, JSON.stringify(answer));
       const parsed = (route.answer as z.ZodMiniType).safeParse(answer);
       assert.ok(parsed.success, `${id}: ${JSON.stringify(parsed.error?.issues)} in ${JSON.stringify(answer)}`);
+      assert.deepEqual(parsed.data, answer, `${id} answers with fields that its schema does not have`);
       return answer as never;
     },
   };

@@ -4,9 +4,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Readable } from "node:stream";
 import * as z from "zod/mini";
+import type { Build } from "../../core/pipelines/build-view.ts";
 import type { Cost } from "../../core/pipelines/budget.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
+import type { Holdfast } from "../../holdfast.ts";
 import { queryList, queryNumber, route } from "../route.ts";
 import * as schemas from "../schemas.ts";
 import { tarOf } from "../tar.ts";
@@ -61,11 +63,7 @@ export const BUILD_ROUTES = [
     summary: "One build.",
     path: idInPath,
     answer: schemas.build,
-    run: async ({ hf, path }) => {
-      const build = await hf.builds.get(path.id);
-      if (build !== null) return build;
-      throw new HoldfastError("NO_SUCH_BUILD", `There is no build ${path.id}.`, "List builds at api/v1/builds.");
-    },
+    run: ({ hf, path }) => buildOf(hf, path.id),
   }),
   route("get", "/builds/:id/grid", {
     id: "builds.grid",
@@ -114,7 +112,11 @@ export const BUILD_ROUTES = [
     path: idInPath,
     query: { stage: z.optional(text), path: z.optional(text) },
     answer: z.object({ items: z.array(artifact) }),
-    run: async ({ operator, path, query }) => ({ items: await operator.artifactsOf(path.id, definedOnly(query)) }),
+    run: async ({ hf, operator, path: { id }, query }) => {
+      await buildOf(hf, id);
+      const items = await operator.artifactsOf(id, definedOnly(query));
+      return { items: items.map(({ stage, path, name, hash, size }) => ({ stage, path, name, hash, size })) };
+    },
   }),
   route("get", "/builds/:id/export", {
     id: "builds.export",
@@ -185,6 +187,12 @@ function endAction(action: "refuse" | "abandon", role: "approve" | "operate", su
     answer: schemas.build,
     run: ({ hf, path, body }) => hf.builds[action](path.id, body.reason),
   });
+}
+
+async function buildOf(hf: Holdfast, id: string): Promise<Build> {
+  const build = await hf.builds.get(id);
+  if (build !== null) return build;
+  throw new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "List builds at api/v1/builds.");
 }
 
 /** Removes the folder at the end of the archive, also if the client disconnects early. */
