@@ -37,6 +37,10 @@ interface RouteOptions<P extends Fields, Q extends Fields, B extends Fields, A e
   isBodyOptional?: boolean;
   /** Schema of the answer. A `Response` is sent as it is. */
   answer: A;
+  /** Media type of the answer. Default: "application/json". */
+  contentType?: string;
+  /** Headers that the route reads, described by their schemas. They are not checked. */
+  headers?: Fields;
   /** False for the calls of workers, because each job takes a few. Default: writes are audited. */
   isAudited?: boolean;
   run: (call: Call<Parsed<P>, Parsed<Q>, Parsed<B>>) => Promise<unknown>;
@@ -54,6 +58,8 @@ export interface Route {
   body: Fields | null;
   isBodyOptional: boolean;
   answer: Schema;
+  contentType?: string;
+  headers?: Fields;
   isAudited: boolean;
   run: (call: Call<unknown, unknown, unknown>) => Promise<unknown>;
 }
@@ -176,13 +182,14 @@ export function openapi(routes: readonly Route[], { title = "Holdfast", basePath
   };
 }
 
-function operationOf({ id, summary, role, path, query, body, isBodyOptional, answer }: Route): object {
+function operationOf(route: Route): object {
+  const { id, summary, role, path, query, body, isBodyOptional, answer, contentType = "application/json", headers = {} } = route;
   return {
     operationId: id,
     summary,
     description: `Needs the role \`${role}\`.`,
     tags: [id.split(".")[0]],
-    parameters: [...parametersOf("path", path), ...parametersOf("query", query)],
+    parameters: [...parametersOf("path", path), ...parametersOf("query", query), ...parametersOf("header", headers)],
     ...(body === null
       ? {}
       : {
@@ -192,13 +199,13 @@ function operationOf({ id, summary, role, path, query, body, isBodyOptional, ans
           },
         }),
     responses: {
-      200: { description: "The answer.", content: { "application/json": { schema: toSchema(answer, "output") } } },
+      200: { description: "The answer.", content: { [contentType]: { schema: toSchema(answer, "output") } } },
       default: ERROR,
     },
   };
 }
 
-function parametersOf(where: "path" | "query", fields: Fields): object[] {
+function parametersOf(where: "path" | "query" | "header", fields: Fields): object[] {
   const { properties = {}, required = [] } = toSchema(z.strictObject(fields), "input") as {
     properties?: Record<string, object>;
     required?: string[];

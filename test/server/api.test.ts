@@ -511,13 +511,38 @@ test("the OpenAPI document describes every operation", async (t) => {
   const one = await site(t);
   const document = (await (await one.fetch("api/v1/openapi.json")).json()) as {
     openapi: string;
-    paths: Record<string, Record<string, { operationId: string }>>;
+    paths: Record<
+      string,
+      Record<
+        string,
+        {
+          operationId: string;
+          parameters: { name: string; in: string }[];
+          responses: { 200: { content: Record<string, object> } };
+        }
+      >
+    >;
   };
   assert.equal(document.openapi, "3.1.0");
   const described = Object.values(document.paths).flatMap((methods) =>
     Object.values(methods).map(({ operationId }) => operationId),
   );
   assert.deepEqual(described.toSorted(), ROUTES.map(({ id }) => id).toSorted());
+  const types = Object.entries(document.paths).map(([path, { get }]) => [
+    path,
+    Object.keys(get?.responses[200].content ?? {})[0],
+  ]);
+  assert.deepEqual(
+    types.filter(([, type]) => type !== undefined && type !== "application/json"),
+    [
+      ["/builds/{id}/export", "application/x-tar"],
+      ["/artifacts/{hash}", "application/octet-stream"],
+      ["/events/stream", "text/event-stream"],
+      ["/changes", "text/event-stream"],
+    ],
+  );
+  const names = document.paths["/events/stream"]?.["get"]?.parameters.map(({ name, in: where }) => `${where} ${name}`);
+  assert.deepEqual(names, ["query types", "query after", "header Last-Event-ID"]);
 });
 
 async function readUntil(response: Response, pattern: RegExp): Promise<string> {

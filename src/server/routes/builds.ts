@@ -124,7 +124,8 @@ export const BUILD_ROUTES = [
     role: "operate",
     path: idInPath,
     query: { stage: z.optional(queryList) },
-    answer: schemas.anyJson,
+    answer: z.string(),
+    contentType: "application/x-tar",
     run: async ({ hf, path, query, request }) => {
       const headers = {
         "content-type": "application/x-tar",
@@ -163,7 +164,8 @@ export const BUILD_ROUTES = [
     id: "artifacts.get",
     summary: "The bytes of an artifact, verified while they are sent.",
     path: { hash: z.string().check(z.regex(/^[0-9a-f]{64}$/)) },
-    answer: schemas.anyJson,
+    answer: z.string(),
+    contentType: "application/octet-stream",
     run: async ({ operator, path }) => {
       const bytes = await operator.readArtifact(path.hash);
       // Wait for the first bytes, so that an unreadable artifact answers with its error.

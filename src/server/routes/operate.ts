@@ -179,7 +179,9 @@ export const OPERATE_ROUTES = [
     id: "events.stream",
     summary: "Events as server-sent events, from now on or after the header `Last-Event-ID`.",
     query: { types: z.optional(queryList), after: z.optional(queryNumber(0, LAST)) },
-    answer: schemas.anyJson,
+    headers: { "Last-Event-ID": z.optional(z.string()) },
+    answer: z.string(),
+    contentType: "text/event-stream",
     run: async ({ operator, options, query, request }) => {
       if (request.method === "HEAD") return streamHead();
       const last = request.headers.get("last-event-id");
@@ -191,7 +193,8 @@ export const OPERATE_ROUTES = [
   route("get", "/changes", {
     id: "changes.stream",
     summary: "A server-sent event after commits of any process, at most twice a second.",
-    answer: schemas.anyJson,
+    answer: z.string(),
+    contentType: "text/event-stream",
     run: async ({ operator, request }) => (request.method === "HEAD" ? streamHead() : changeStream(operator, request.signal)),
   }),
 ];
