@@ -8,6 +8,8 @@ import fastify from "fastify";
 import { Hono } from "hono";
 import { job } from "../../src/index.ts";
 import { handler, nodeHandler } from "../../src/server/index.ts";
+import { ROUTES } from "../../src/server/routes/index.ts";
+import { page } from "../docs/pages.ts";
 import { site } from "./parts.ts";
 
 const BASE = "/admin/jobs";
@@ -109,7 +111,13 @@ test("the handler is mounted in Fastify", async (t) => {
 
 test("the handler is a route handler of Next.js, which gets a Request and returns a Response", async (t) => {
   const answer = await admin(t);
-  const route = { GET: answer, POST: answer };
+  const route = { GET: answer, POST: answer, DELETE: answer };
   const response = await route.GET(new Request(`http://localhost${BASE}/api/v1/queues`));
   assert.deepEqual(await response.json(), { items: [] });
+  const removal = { method: "DELETE", headers: { "x-holdfast": "1" } };
+  const removed = await route.DELETE(new Request(`http://localhost${BASE}/api/v1/schedules/nightly`, removal));
+  assert.deepEqual(await removed.json(), { changed: false });
+  // Next.js answers 405 for a method that the recipe does not export.
+  const [, recipe = ""] = /^\| Next\.js \| (.*) \|$/m.exec(page("docs/dashboard.md").text) ?? [];
+  for (const { method } of ROUTES) assert.match(recipe, new RegExp(`\\b${method.toUpperCase()} = admin\\b`));
 });
