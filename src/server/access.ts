@@ -32,7 +32,7 @@ export function refuseForeign(request: Request): void {
     throw new HoldfastError(
       "ORIGIN_REFUSED",
       `The request comes from ${origin ?? "another site"}, not from this server.`,
-      "Send writes from the server's own pages, or from a program.",
+      "Send writes from the server's own pages, or from a program. A proxy must pass the header Host on as it came.",
     );
   if (headers.has(WRITE_HEADER) || headers.get("authorization")) return;
   throw new HoldfastError(

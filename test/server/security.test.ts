@@ -58,8 +58,9 @@ test("a request that names another host is rejected", async (t) => {
 test("a write from another origin is rejected, and changes nothing", async (t) => {
   const one = await site(t);
   for (const headers of [{ origin: "https://evil.example" }, { origin: "null" }, { "sec-fetch-site": "cross-site" }]) {
-    const { status, code } = await errorOf(await one.fetch("api/v1/jobs", { ...ENQUEUE, headers: headers as never }));
+    const { status, code, hint } = await errorOf(await one.fetch("api/v1/jobs", { ...ENQUEUE, headers: headers as never }));
     assert.deepEqual([status, code], [403, "ORIGIN_REFUSED"]);
+    assert.match(hint, /proxy must pass the header Host/);
   }
   const { host } = new URL(one.address);
   assert.equal((await one.fetch("api/v1/jobs", { ...ENQUEUE, headers: { origin: `http://${host}` } })).status, 200);
