@@ -45,6 +45,9 @@ export function apiReference(): string {
     "409 the state or lease has changed, 413 too large, 429 too many, 503 the database cannot be used now. Instants are milliseconds",
     'since 1970; a duration is milliseconds or a text such as `"90s"`.',
     "",
+    "A query may replace a part of the path: `GET /jobs/-?id=..` is the job `..`, and `GET /jobs/-?id=counts` the job `counts`,",
+    "which no path names.",
+    "",
     `${sections.join("\n\n")}\n`,
   ].join("\n");
 }

@@ -178,8 +178,8 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
     const request = c.req.raw;
     const parts = await parseRequest(route, c);
     const { dryRun = false, reason } = parts.body as { dryRun?: boolean; reason?: string };
-    if (route.isAudited && !dryRun)
-      await operator.recordRequest(access.user, request.method, new URL(request.url).pathname, reason);
+    const { pathname, search } = new URL(request.url);
+    if (route.isAudited && !dryRun) await operator.recordRequest(access.user, request.method, pathname + search, reason);
     const answered = await route.run({ hf, operator, options, access, request, ...parts });
     return answered instanceof Response ? answered : c.json(answered as object);
   }

@@ -78,8 +78,14 @@ export function route<P extends Fields, Q extends Fields, B extends Fields, A ex
 export async function parseRequest(route: Route, c: Context): Promise<{ path: unknown; query: unknown; body: unknown }> {
   const query: Record<string, unknown> = {};
   for (const [name, values] of Object.entries(c.req.queries())) query[name] = values.length === 1 ? values[0] : values;
+  const path = c.req.param();
+  // A path cannot have "." or ".." as an id, nor an id that is the name of another operation, such as "counts".
+  for (const name of Object.keys(route.path).filter((one) => one in query)) {
+    path[name] = query[name] as string;
+    delete query[name];
+  }
   return {
-    path: check(route.path, c.req.param(), "The path"),
+    path: check(route.path, path, "The path"),
     query: check(route.query, query, "The query"),
     body: route.body === null ? {} : check(route.body, await jsonOf(c, route.isBodyOptional), "The body"),
   };

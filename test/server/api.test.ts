@@ -431,6 +431,20 @@ test("a job that the handler knows is enqueued by its definition", async (t) => 
   assert.equal((await one.call<Job>("jobs.get", { path: { id: await enqueue(one, { name: "other" }) } })).queue, "other");
 });
 
+test("jobs with ids that no path can name are reached by a query", async (t) => {
+  const one = await site(t);
+  for (const id of ["counts", ".", "..", "-"]) {
+    await enqueue(one, { name: "mail", input: 1, id });
+    const at = (action = "") => `api/v1/jobs/-${action}?id=${id}`;
+    assert.equal(((await (await one.fetch(at())).json()) as Job).id, id);
+    assert.equal(((await (await one.fetch(at("/explain"))).json()) as Explanation).state, "pending");
+    assert.deepEqual(await (await one.fetch(at("/cancel"), { method: "POST" })).json(), { changed: true });
+  }
+  const { items: entries } = await one.call<{ items: { subject: string }[] }>("audit.list");
+  assert.ok(entries.some(({ subject }) => subject === "api:POST /api/v1/jobs/-/cancel?id=.."));
+  assert.equal((await errorOf(await one.fetch("api/v1/jobs/-?id=a&id=b"))).code, "REQUEST_INVALID");
+});
+
 test("a backup of a SQLite database is made by the API", async (t) => {
   const one = await site(t);
   assert.deepEqual(await one.call("backups.list"), { items: [] });
