@@ -104,6 +104,8 @@ async function jsonOf(c: Context, isOptional: boolean): Promise<unknown> {
     return JSON.parse(text, rejectInexact as (key: string, value: unknown) => unknown);
   } catch (cause) {
     if (cause instanceof HoldfastError) throw cause;
+    // JSON.parse visits each level by a call of its own.
+    if (cause instanceof RangeError) throw invalid("The body is nested too deeply.", "Send fewer levels of arrays and objects.");
     throw invalid(`The body is not JSON: ${(cause as Error).message}`, "Send a JSON object.");
   }
 }

@@ -108,6 +108,14 @@ test("a body of 10 MB is rejected, and nothing is stored", async (t) => {
   assert.equal((await one.hf.jobs.counts()).pending, 0);
 });
 
+test("a body that is nested too deeply is called so", async (t) => {
+  const one = await site(t);
+  const body = `{"name":"mail","input":${"[".repeat(100_000)}${"]".repeat(100_000)}}`;
+  const response = await one.fetch("api/v1/jobs", { method: "POST", body });
+  const { error } = (await response.json()) as { error: { code: string; message: string } };
+  assert.deepEqual([error.code, error.message], ["REQUEST_INVALID", "The body is nested too deeply."]);
+});
+
 test("a bind beyond loopback needs a token or authorize", async (t) => {
   const { hf } = await site(t);
   await assert.rejects(serve(hf, { host: "0.0.0.0" }), { code: "ACCESS_OPEN" });
