@@ -140,6 +140,9 @@ test("wrong usage exits 2 with a line that helps", async () => {
     message: "unknown option '--quick'",
     hint: "Add --help to see what the command takes.",
   });
+  const { error: ofId } = await place.json<JsonError>(["jobs", "show", "-rf"], 2);
+  assert.equal(ofId.hint, "Add --help to see what the command takes. Put -- before an id that begins with a dash.");
+  assert.match((await place.run(["jobs", "show", "--", "-rf"])).stderr, /NO_SUCH_JOB|NO_DATABASE/);
 });
 
 /** Where nothing, or less, is meant: a priority may be any whole number, and no failure at all may be allowed. */

@@ -64,7 +64,8 @@ function toFailure(thrown: unknown): Failure {
     if (thrown.code === "commander.help")
       return { code: "USAGE", message: "A command is missing.", hint: "Add --help to see them." };
     const message = thrown.message.replace(/^error: /, "").replace(/\n\((.*)\)$/, ". $1");
-    return { code: "USAGE", message, hint: "Add --help to see what the command takes." };
+    const dash = /^unknown option '-\w/.test(message) ? " Put -- before an id that begins with a dash." : "";
+    return { code: "USAGE", message, hint: `Add --help to see what the command takes.${dash}` };
   }
   if (isHoldfastError(thrown)) return { code: thrown.code, message: thrown.message, hint: thrown.hint };
   const error = thrown instanceof Error ? thrown : new Error(String(thrown));
