@@ -43,6 +43,10 @@ export function refuseForeign(request: Request): void {
 }
 
 const CODE_TTL_MS = 5 * 60_000;
+const CODE_OVER =
+  "The code in this address was used, has expired, or is from an earlier start of the server.\n" +
+  "Press Enter in the terminal of `holdfast ui`, or start it again, and open the address that it prints.\n";
+const PLAIN = { "content-type": "text/plain; charset=utf-8", "cache-control": "no-store" };
 /** After this many wrong tokens within `FAILURE_WINDOW_MS`, further wrong tokens get 429. */
 const MAX_FAILURES = 20;
 const FAILURE_WINDOW_MS = 60_000;
@@ -85,7 +89,10 @@ export class TokenAccess {
     // Two slashes would begin the address of another host.
     const path = `/${url.pathname.replace(/^\/+/, "")}`;
     const headers = new Headers({ location: `${path}${url.search}`, "cache-control": "no-store" });
-    if (this.#now() < validUntil) {
+    const isValid = this.#now() < validUntil;
+    // A browser that is logged in may load its address again.
+    if (!isValid && !this.#sessions.has(cookieOf(request) ?? "")) return new Response(CODE_OVER, { status: 403, headers: PLAIN });
+    if (isValid) {
       const session = randomBytes(32).toString("base64url");
       this.#sessions.add(session);
       headers.set("set-cookie", `${cookieName(request)}=${session}; Path=/; HttpOnly; SameSite=Strict`);

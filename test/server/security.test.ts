@@ -41,7 +41,10 @@ test("a browser's code is exchanged once for a cookie that no script and no othe
   assert.equal(first.headers.get("location"), "/");
   const headers = { authorization: "", cookie: cookie.split(";")[0] as string };
   assert.equal((await one.fetch("api/v1/jobs", { headers })).status, 200);
-  assert.equal((await fetch(login, { redirect: "manual" })).headers.get("set-cookie"), null);
+  const used = await fetch(login, { redirect: "manual" });
+  assert.deepEqual([used.status, used.headers.get("set-cookie")], [403, null]);
+  assert.match(await used.text(), /^The code in this address was used, has expired, /);
+  assert.equal((await fetch(login, { headers: { cookie: headers.cookie }, redirect: "manual" })).status, 303);
   assert.equal((await one.fetch("api/v1/jobs", { ...ENQUEUE, headers })).status, 403);
   assert.equal((await one.fetch("api/v1/jobs", { ...ENQUEUE, headers: { ...headers, "x-holdfast": "1" } })).status, 200);
 });
@@ -249,7 +252,8 @@ test("HEAD of a stream opens none", async (t) => {
 test("a login redirects only to this server, and its cookie is bound to its port", async (t) => {
   const one = await site(t);
   const { port } = new URL(one.address);
-  const answer = await fetch(`${one.address}/evil.example/?code=x`, { redirect: "manual" });
+  const { search } = new URL(one.newLoginAddress() as string);
+  const answer = await fetch(`${one.address}/evil.example/${search}`, { redirect: "manual" });
   assert.equal(answer.headers.get("location"), "/evil.example/");
   const login = await fetch(one.newLoginAddress() as string, { redirect: "manual" });
   assert.match(login.headers.get("set-cookie") ?? "", new RegExp(`^holdfast-session-${port}=`));
