@@ -165,6 +165,20 @@ describe("the dashboard in a browser", { skip }, () => {
     assert.equal(await page.getByLabel("Queue", { exact: true }).inputValue(), "images");
   });
 
+  test("a job whose id no path can name has its page, and can be cancelled there", async (t) => {
+    const { page, one } = await opened(t);
+    for (const id of ["counts", ".."]) {
+      await one.call("jobs.enqueue", { body: { name: "odd", id, queue: "later", input: 1 } });
+      await page.goto(`${one.address}#/jobs/${id}`);
+      await heading(page, /^odd/);
+      await page.getByRole("button", { name: "Cancel" }).click();
+      await page.getByRole("dialog").getByRole("button", { name: "Cancel the job" }).click();
+      await page.getByText("The job is cancelled.").waitFor();
+      assert.equal((await one.hf.jobs.get(id))?.state, "cancelled");
+      await page.reload();
+    }
+  });
+
   test("a job shows its tags, and each leads to the jobs that have it", async (t) => {
     const { page, one } = await opened(t);
     await one.call("jobs.enqueue", {

@@ -27,6 +27,14 @@ export function apiPath(path: string, query: Query = {}): string {
   return `api/v1/${path}${text === "" ? "" : `?${text}`}`;
 }
 
+/** Ids that no path can name. */
+const BEYOND_PATHS = ["counts", ".", ".."];
+
+export function jobPath(id: string, what = ""): string {
+  const encoded = encodeURIComponent(id);
+  return BEYOND_PATHS.includes(id) ? `jobs/-${what}?id=${encoded}` : `jobs/${encoded}${what}`;
+}
+
 export function queryText(query: Query): string {
   const params = new URLSearchParams();
   for (const [name, given] of Object.entries(query)) {

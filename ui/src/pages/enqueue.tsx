@@ -1,5 +1,5 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { ApiError, apiPath, read, write } from "../api.ts";
+import { ApiError, apiPath, jobPath, read, write } from "../api.ts";
 import { count, json, parseExact, quoted } from "../format.ts";
 import type { Job } from "../model.ts";
 import { Command, Field, Hint, Icon, Loading, MAX_SHOWN_CHARS, notify, PageHead, Panel } from "../parts.tsx";
@@ -25,7 +25,7 @@ export function EnqueuePage() {
   useEffect(() => {
     if (from === undefined) return;
     const ended = new AbortController();
-    read<Job>(apiPath(`jobs/${encodeURIComponent(from)}`), ended.signal).then(
+    read<Job>(apiPath(jobPath(from)), ended.signal).then(
       (job) =>
         setGiven({
           name: job.name,

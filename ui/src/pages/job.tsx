@@ -1,7 +1,7 @@
 import { JOB_STATES, mayMove } from "../../../src/core/jobs/job.ts";
 import type { AttemptView, LogLine } from "../../../src/core/jobs/attempts.ts";
 import { type Action, ask, mayOperate } from "../action.tsx";
-import { apiPath, write } from "../api.ts";
+import { apiPath, jobPath, write } from "../api.ts";
 import { count, duration, plural, quoted } from "../format.ts";
 import { now, useRead } from "../live.ts";
 import type { Job, JobState } from "../model.ts";
@@ -10,7 +10,7 @@ import { address, hrefOf } from "../router.ts";
 
 export function JobPage() {
   const id = address.value.id ?? "";
-  const reading = useRead<Job>(apiPath(`jobs/${encodeURIComponent(id)}`));
+  const reading = useRead<Job>(apiPath(jobPath(id)));
   return (
     <>
       <a class="back" href={hrefOf("jobs")}>
@@ -136,7 +136,7 @@ interface Explanation {
 
 /** Why the job does not run, and what it waits for. */
 function WhyNot({ id }: { id: string }) {
-  const { data } = useRead<Explanation>(apiPath(`jobs/${encodeURIComponent(id)}/explain`));
+  const { data } = useRead<Explanation>(apiPath(jobPath(id, "/explain")));
   if (data === null) return null;
   return (
     <section class="banner tone-blue" aria-label="Why it is not running">
@@ -172,7 +172,7 @@ function endOf({ endedAt }: AttemptView): number {
 
 /** Each attempt that was kept, on one time line. */
 function Attempts({ id }: { id: string }) {
-  const items = useRead<{ items: AttemptView[] }>(apiPath(`jobs/${encodeURIComponent(id)}/attempts`)).data?.items ?? [];
+  const items = useRead<{ items: AttemptView[] }>(apiPath(jobPath(id, "/attempts"))).data?.items ?? [];
   if (items.length === 0) return null;
   const from = Math.min(...items.map(({ startedAt }) => startedAt));
   const span = Math.max(1, Math.max(...items.map(endOf)) - from);
@@ -265,14 +265,13 @@ function Step({ one, here }: { one: JobState; here: boolean }) {
 }
 
 function Actions({ job: { id, name, state } }: { job: Job }) {
-  const path = `jobs/${encodeURIComponent(id)}`;
   const retry: Action = {
     title: `Retry ${name}?`,
     body: <p>The job becomes pending again, with its counts of attempts and crashes at zero.</p>,
     verb: "Retry",
     command: () => `holdfast jobs retry ${quoted(id)}`,
     run: async () =>
-      (await write<{ changed: boolean }>(`${path}/retry`)).changed ? "The job is pending again." : "The job had moved on.",
+      (await write<{ changed: boolean }>(jobPath(id, "/retry"))).changed ? "The job is pending again." : "The job had moved on.",
   };
   const cancel: Action = {
     title: `Cancel ${name}?`,
@@ -281,7 +280,7 @@ function Actions({ job: { id, name, state } }: { job: Job }) {
     isDangerous: true,
     command: () => `holdfast jobs cancel ${quoted(id)}`,
     run: async () =>
-      (await write<{ changed: boolean }>(`${path}/cancel`)).changed ? "The job is cancelled." : "The job had ended.",
+      (await write<{ changed: boolean }>(jobPath(id, "/cancel"))).changed ? "The job is cancelled." : "The job had ended.",
   };
   return (
     <>
