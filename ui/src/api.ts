@@ -28,11 +28,11 @@ export function apiPath(path: string, query: Query = {}): string {
 }
 
 /** Ids that no path can name. */
-const BEYOND_PATHS = ["counts", ".", ".."];
+const BEYOND_PATHS = new Set(["counts", ".", ".."]);
 
 export function jobPath(id: string, what = ""): string {
   const encoded = encodeURIComponent(id);
-  return BEYOND_PATHS.includes(id) ? `jobs/-${what}?id=${encoded}` : `jobs/${encoded}${what}`;
+  return BEYOND_PATHS.has(id) ? `jobs/-${what}?id=${encoded}` : `jobs/${encoded}${what}`;
 }
 
 export function queryText(query: Query): string {
