@@ -5,10 +5,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
+import { Socket } from "node:net";
 import tls from "node:tls";
 import postgres from "postgres";
 import { HoldfastError } from "../../src/core/text/errors.ts";
-import { ConnectionLost } from "../../src/store/postgres/connection/faults.ts";
+import { ConnectionLost, explain, isLost } from "../../src/store/postgres/connection/faults.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { refuseOld } from "../../src/store/postgres/connection/open.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
@@ -18,6 +19,19 @@ import { testAllOnly } from "../selection.ts";
 import { RUNS_AS } from "./binaries.ts";
 import { noRestart, type PostgresServer, startServer } from "./server.ts";
 import { countJobs } from "../../src/store/queries.ts";
+
+test("a write to a socket that the server has closed counts as a lost connection", async () => {
+  for (const close of [(socket: Socket) => void socket.end(), (socket: Socket) => void socket.destroy()]) {
+    const socket = new Socket();
+    socket.on("error", () => {});
+    close(socket);
+    const { promise: failed, resolve } = Promise.withResolvers<unknown>();
+    socket.write("select 1", resolve);
+    const error = await failed;
+    assert.ok(isLost(error), String(error));
+    assert.equal((explain(error, "localhost/shop") as HoldfastError).code, "SERVER_GONE");
+  }
+});
 
 describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart }, () => {
   let server: PostgresServer;

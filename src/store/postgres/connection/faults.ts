@@ -32,6 +32,9 @@ const GONE = new Set([
   "ECONNRESET",
   "ENOENT",
   "EPIPE",
+  // The driver writes to a socket that the server has closed meanwhile.
+  "ERR_STREAM_WRITE_AFTER_END",
+  "ERR_STREAM_DESTROYED",
   "ETIMEDOUT",
   "EHOSTUNREACH",
   "ENETUNREACH",
