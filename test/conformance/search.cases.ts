@@ -33,6 +33,23 @@ export function searchCases(check: Check): void {
     }
   });
 
+  check("a page that earlier slices have filled continues at the job that did not fit", async ({ store }) => {
+    const large = (id: string) => ({ id, input: JSON.stringify("x".repeat(3 * 1024 * 1024)), tags: ["large"] });
+    await add(store, large("a"), ...Array.from({ length: 1_200 }, () => ({})), large("b"));
+    for (const [order, ids] of [
+      ["oldest", ["a", "b"]],
+      ["newest", ["b", "a"]],
+    ] as const) {
+      const first = await store.queries.list({ limit: 10, tag: "large", order });
+      const second = await store.queries.list({ limit: 10, tag: "large", order, after: first.next as string });
+      assert.deepEqual(
+        [first, second].map(({ items }) => items.map(({ id }) => id)),
+        ids.map((id) => [id]),
+        order,
+      );
+    }
+  });
+
   check("a page ends at four megabytes, and the next one continues after its last job", async ({ store }) => {
     const MB = 1024 * 1024;
     const sizes = { a: 1, b: 1, c: 1, d: 3 * MB, e: 3 * MB, f: 6 * MB, g: 1, h: MB, i: 2 * MB };

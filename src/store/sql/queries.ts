@@ -235,7 +235,7 @@ export class Queries implements QueryStore {
     const isCut = search.isFull || candidates.length === limit;
     search.isOver = isLast && !isCut;
     // The search continues from the first of the bounds that is reached.
-    const last = isCut ? (keys.at(-1) as number) : newest ? range.from + 1 : range.to - 1;
+    const last = isCut ? (keys.at(-1) ?? boundBefore(candidates, newest)) : newest ? range.from + 1 : range.to - 1;
     if (newest) search.to = last;
     else search.from = last;
     search.slice = MAX_SLICE;
@@ -320,6 +320,12 @@ function hasRoom(search: Search, bytes: number): boolean {
   search.isFull ||= search.bytes > 0 && search.bytes + bytes > MAX_PAGE_BYTES;
   if (!search.isFull) search.bytes += bytes;
   return !search.isFull;
+}
+
+/** The bound from which a search finds these candidates again: earlier slices have filled the page. */
+function boundBefore([first]: readonly { key: number }[], newest: boolean): number {
+  const { key } = first as { key: number };
+  return newest ? key + 1 : key - 1;
 }
 
 function statesOf(state: ListFilter["state"]): readonly JobState[] | null {
