@@ -34,8 +34,9 @@ export function searchCases(check: Check): void {
   });
 
   check("a page that earlier slices have filled continues at the job that did not fit", async ({ store }) => {
-    const large = (id: string) => ({ id, input: JSON.stringify("x".repeat(3 * 1024 * 1024)), tags: ["large"] });
-    await add(store, large("a"), ...Array.from({ length: 1_200 }, () => ({})), large("b"));
+    const large = { input: JSON.stringify("x".repeat(3 * 1024 * 1024)), tags: ["large"] };
+    const small = Array.from({ length: 1_200 }, () => ({}));
+    await add(store, { ...large, id: "a" }, ...small, { ...large, id: "b" });
     for (const [order, ids] of [
       ["oldest", ["a", "b"]],
       ["newest", ["b", "a"]],
