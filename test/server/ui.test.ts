@@ -41,6 +41,8 @@ describe("the dashboard in a browser", { skip }, () => {
     const problems: string[] = [];
     // Before the server closes, which a page would notice.
     t.after(async () => {
+      // A request that a test answers itself may be under way.
+      for (const page of context.pages()) await page.unrouteAll({ behavior: "wait" });
       await context.close();
       await one.hf.jobs.cancel(ids.running);
       if (!expectsErrors) assert.deepEqual(problems, []);
