@@ -9,25 +9,29 @@ import { setImmediate as turn } from "node:timers/promises";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { systemClock } from "../../src/engine/host.ts";
 
-test("a commit of another handle is noticed by its signal alone, once for each commit", { timeout: 20_000 }, async (t) => {
-  const path = await newPath(t);
-  const listener = await opened(t, path);
-  const writer = await opened(t, path);
-  // No timer fires from here on: what is noticed is noticed by an event of the file system.
-  t.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
-  let changes = 0;
-  let noticed: (() => void) | undefined;
-  listener.onChange(() => {
-    changes++;
-    noticed?.();
-  }, {});
-  for (let commit = 1; commit <= 20; commit++) {
-    const change = new Promise<void>((resolve) => (noticed = resolve));
-    await writer.queues.setPaused(`queue ${commit}`, true);
-    await change;
-    assert.equal(changes, commit);
-  }
-});
+test(
+  "a commit of another handle is noticed by its record in the witness alone, once for each commit",
+  { timeout: 20_000 },
+  async (t) => {
+    const path = await newPath(t);
+    const listener = await opened(t, path);
+    const writer = await opened(t, path);
+    // No timer fires from here on: what is noticed is noticed by an event of the file system.
+    t.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
+    let changes = 0;
+    let noticed: (() => void) | undefined;
+    listener.onChange(() => {
+      changes++;
+      noticed?.();
+    }, {});
+    for (let commit = 1; commit <= 20; commit++) {
+      const change = new Promise<void>((resolve) => (noticed = resolve));
+      await writer.queues.setPaused(`queue ${commit}`, true);
+      await change;
+      assert.equal(changes, commit);
+    }
+  },
+);
 
 test(
   "a listener with a pause is called once, and again at the end of the pause if there was a commit",
@@ -71,7 +75,7 @@ test(
   },
 );
 
-test("each write to the WAL without a signal restarts the checks at their shortest interval", async (t) => {
+test("each write to the WAL without a record in the witness restarts the checks at their shortest interval", async (t) => {
   const path = await newPath(t);
   const listener = await opened(t, path);
   t.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
@@ -79,17 +83,17 @@ test("each write to the WAL without a signal restarts the checks at their shorte
   listener.onChange(() => changes++, {});
   const user = new DatabaseSync(path);
   t.after(() => user.close());
-  const commitUnsignalled = async (sql: string) => {
+  const commitUnrecorded = async (sql: string) => {
     const written = nextWriteOf(`${path}-wal`);
     user.exec(sql);
     await written;
   };
-  await commitUnsignalled("create table orders (id integer)");
+  await commitUnrecorded("create table orders (id integer)");
   t.mock.timers.tick(2);
   assert.equal(changes, 1, "the first commit");
   // The next look is scheduled 32 ms ahead when the second commit arrives.
   t.mock.timers.tick(4 + 8 + 16);
-  await commitUnsignalled("insert into orders values (1)");
+  await commitUnrecorded("insert into orders values (1)");
   t.mock.timers.tick(2);
   assert.equal(changes, 2, "the second commit");
 });
@@ -104,6 +108,7 @@ async function opened(t: TestContext, path: string): Promise<SqliteStore> {
   const options = { driver: "node:sqlite", clock: systemClock, random: Math.random, busyTimeout: 1_000 } as const;
   const store = await SqliteStore.open(path, options);
   t.after(() => store.close());
+  await store.processes.register({ pid: process.pid, host: "here", boot: "a boot", program: "a test" });
   return store;
 }
 

@@ -1,22 +1,23 @@
-import { closeSync, constants, type FSWatcher, openSync, watch, type WatchListener, writeSync } from "node:fs";
-import { basename, dirname, join } from "node:path";
-import { aliveFolder } from "../alive.ts";
+import { type FSWatcher, watch, type WatchListener } from "node:fs";
+import { basename, dirname } from "node:path";
 import type { Change, ChangeOptions } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
-import { createFile, modeLike } from "./faults.ts";
+import { createFolder, modeLike } from "./faults.ts";
+import { witnessFolder } from "./maintenance/witness.ts";
 
 export class ChangeFeed {
   readonly #db: Connection;
   readonly #path: string;
+  readonly #ownSlot: () => string | null;
   readonly #listeners = new Set<ChangeOptions & { call: (change: Change) => void }>();
-  readonly #signal: CommitSignal | null;
   #watch: Watch | null = null;
   #closed = false;
 
-  constructor(db: Connection, path: string) {
+  /** `ownSlot`: name of the file in which this handle records its commits, once it has one. */
+  constructor(db: Connection, path: string, ownSlot: () => string | null) {
     this.#db = db;
     this.#path = path;
-    this.#signal = path === ":memory:" ? null : new CommitSignal(path);
+    this.#ownSlot = ownSlot;
   }
 
   onChange(call: (change: Change) => void, options: ChangeOptions): () => void {
@@ -29,9 +30,8 @@ export class ChangeFeed {
     };
   }
 
-  /** Announces an own commit. It notifies other processes first, because they need longer to react. */
+  /** Announces an own commit to this handle. Other processes hear of it from the witness, which has recorded it by now. */
   committed(ready: ReadonlySet<string>, ended: Change["ended"]): void {
-    this.#signal?.send();
     this.#notify({ own: true, ready, ended });
   }
 
@@ -45,7 +45,6 @@ export class ChangeFeed {
 
   close(): void {
     this.#closed = true;
-    this.#signal?.close();
     this.#watchIfNeeded();
   }
 
@@ -54,7 +53,8 @@ export class ChangeFeed {
     const pauses = [...this.#listeners].filter(({ ownOnly }) => !ownOnly).map(({ pauseMs = 0 }) => pauseMs);
     const needed = !this.#closed && this.#path !== ":memory:" && pauses.length > 0;
     if (needed) {
-      this.#watch ??= new Watch(this.#db, this.#path, () => this.#notify({ own: false, ready: null, ended: [] }));
+      const call = () => this.#notify({ own: false, ready: null, ended: [] });
+      this.#watch ??= new Watch(this.#db, { path: this.#path, ownSlot: this.#ownSlot, call });
       this.#watch.pauseBetween(Math.min(...pauses));
     } else {
       this.#watch?.close();
@@ -64,15 +64,20 @@ export class ChangeFeed {
 }
 
 const FALLBACK_MS = 1_000;
-/** The first check after a write to the -wal without a signal, and the longest pause between two checks. */
+/** The first check after a write to the -wal, and the longest pause between two checks. */
 const FIRST_CHECK_MS = 2;
 const LAST_CHECK_MS = 64;
 
-/** Watches other processes' commits, which write to the signal file. A user's, or a killed process's, shows in the -wal. */
+interface WatchParts {
+  path: string;
+  ownSlot: () => string | null;
+  call: () => void;
+}
+
+/** Watches other processes' commits, which each records with the witness. A user's, or a killed process's, shows in the -wal. */
 class Watch {
   readonly #version: Statement;
-  readonly #path: string;
-  readonly #call: () => void;
+  readonly #parts: WatchParts;
   readonly #fallback: NodeJS.Timeout;
   #watchers: (FSWatcher | null)[] = [];
   #seen: number;
@@ -80,10 +85,9 @@ class Watch {
   #pauseMs = 0;
   #isPaused = false;
 
-  constructor(db: Connection, path: string, call: () => void) {
+  constructor(db: Connection, parts: WatchParts) {
     this.#version = db.prepare("pragma data_version");
-    this.#path = path;
-    this.#call = call;
+    this.#parts = parts;
     this.#seen = (this.#version.row() as [number])[0];
     this.#fallback = setInterval(() => this.#check(), FALLBACK_MS).unref();
     this.#start();
@@ -100,18 +104,19 @@ class Watch {
   }
 
   #start(): void {
-    const path = this.#path;
+    const { path, ownSlot } = this.#parts;
     const wal = `${basename(path)}-wal`;
     // SQLite removes the -wal and creates it again, so the folder is watched.
     const onWrite: WatchListener<string> = (_event, file) => {
       if (file === wal || file === null) this.#checkIn(FIRST_CHECK_MS);
     };
-    // The commit of this signal is visible, so the checks that its write to the -wal has scheduled are not needed.
-    const onSignal = () => {
+    // A recorded commit is visible, so the checks that its write to the -wal has scheduled are not needed.
+    const onRecord: WatchListener<string> = (_event, slot) => {
+      if (slot !== null && slot === ownSlot()) return;
       clearTimeout(this.#timer);
       this.#check();
     };
-    this.#watchers = [start(dirname(path), onWrite), hasSignalFile(path) ? start(signalFile(path), onSignal) : null];
+    this.#watchers = [start(dirname(path), onWrite), start(witnessFolder(path), onRecord, modeLike(path))];
   }
 
   #stop(): void {
@@ -152,64 +157,17 @@ class Watch {
     if (version === this.#seen) return;
     this.#seen = version;
     if (this.#pauseMs > 0) this.#pause();
-    this.#call();
+    this.#parts.call();
   }
 }
 
-/** Starts a watcher. Null: the file system cannot watch, so only the interval remains. */
-function start(path: string, listener: WatchListener<string>): FSWatcher | null {
+/** Starts a watcher of a folder. Null: the file system cannot watch, so only the interval remains. */
+function start(path: string, listener: WatchListener<string>, mode?: number): FSWatcher | null {
   try {
+    if (mode !== undefined) createFolder(path, mode);
     const watcher = watch(path, { persistent: false }, listener);
     watcher.on("error", () => watcher.close());
     return watcher;
-  } catch {
-    return null;
-  }
-}
-
-const BYTE = Buffer.from("\n");
-
-function signalFile(path: string): string {
-  return join(aliveFolder(path), "commits");
-}
-
-function hasSignalFile(path: string): boolean {
-  const file = openSignalFile(path);
-  if (file !== null) closeSync(file);
-  return file !== null;
-}
-
-/** Announces commits; ignores errors, because other processes also check by themselves. */
-class CommitSignal {
-  readonly #path: string;
-  #file: number | null = null;
-
-  constructor(path: string) {
-    this.#path = path;
-  }
-
-  /** Called once the commit is visible. The byte is overwritten in place, so the file never grows. */
-  send(): void {
-    this.#file ??= openSignalFile(this.#path);
-    if (this.#file === null) return;
-    try {
-      writeSync(this.#file, BYTE, 0, 1, 0);
-    } catch {
-      this.close();
-    }
-  }
-
-  close(): void {
-    if (this.#file === null) return;
-    closeSync(this.#file);
-    this.#file = null;
-  }
-}
-
-function openSignalFile(path: string): number | null {
-  try {
-    createFile(signalFile(path), modeLike(path));
-    return openSync(signalFile(path), constants.O_RDWR | constants.O_CREAT);
   } catch {
     return null;
   }

@@ -166,7 +166,7 @@ export class SqliteStore implements Store {
         this.hooks.onDamaged(error);
       },
     });
-    this.#changes = new ChangeFeed(db, path);
+    this.#changes = new ChangeFeed(db, path, () => this.#witness?.token ?? null);
     const access: StoreAccess = {
       now: () => this.clock.now(),
       read: this.#read,

@@ -139,8 +139,8 @@ const SYNC_INTERVAL_MS = 1_000;
 
 /** Records commits before callers are answered. This reveals a cut log, a replaced file, or a disk that lost writes. */
 export class Witness {
+  readonly token: string;
   readonly #path: string;
-  readonly #token: string;
   #fd: number;
   readonly #seen: Seen;
   /** Beginning of the record's JSON text, which does not change with each commit. */
@@ -159,7 +159,7 @@ export class Witness {
     const most = mostSeen(slots, here.databaseId);
     const seen = (this.#seen = { ...here });
     this.#path = path;
-    this.#token = token;
+    this.token = token;
     this.#turn = Math.max(0, ...slots.map((slot) => slot.seen.turn));
     this.#fd = takeSlot(path, token, alive);
     if (most !== null && most.epoch === here.epoch) {
@@ -217,7 +217,7 @@ export class Witness {
   #restoreFile(): void {
     try {
       if (fstatSync(this.#fd).nlink > 0) return;
-      const fd = makeSlot(this.#path, this.#token);
+      const fd = makeSlot(this.#path, this.token);
       closeSync(this.#fd);
       this.#fd = fd;
       this.#write();
