@@ -106,6 +106,7 @@ describe("a server of our own leaves no process and no folder behind", { skip: n
 
   test("a forgotten test server does not keep its owner alive, and leaves nothing", async () => {
     const { child, left } = await ownerThat("leaves");
+    child.send("leave");
     assert.equal(child.exitCode ?? (await once(child, "exit"))[0], 0);
     await until(() => left().length === 0, "everything is cleared away");
   });
