@@ -114,13 +114,20 @@ async function bundleThreads(): Promise<string> {
   }
 }
 
-/** A script that runs `threads.js` of these, each compressed to a quarter of its size; a thread takes 4 ms to unpack them. */
+/**
+ * A script that runs `threads.js` of these, each compressed to a quarter of its size; a thread takes 4 ms to unpack them. It loads
+ * Node's modules on use: most threads never need those for processes and keys, which take 10 ms.
+ */
 function unpacking(files: Record<string, string>): string {
   const packed = Object.entries(files).map(([name, code]) => [name, brotliCompressSync(code).toString("base64")]);
   return `const files = ${JSON.stringify(Object.fromEntries(packed))};
     const loaded = {};
+    function onUse(name) {
+      let module;
+      return new Proxy({}, { get: (_, key) => (module ??= require(name))[key] });
+    }
     function load(name) {
-      if (!(name in files)) return require(name);
+      if (!(name in files)) return onUse(name);
       if (name in loaded) return loaded[name];
       const code = require("node:zlib").brotliDecompressSync(Buffer.from(files[name], "base64")).toString("latin1");
       const options = { filename: name.replace("./", "holdfast-") };

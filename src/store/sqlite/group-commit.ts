@@ -1,4 +1,3 @@
-import { randomInt } from "node:crypto";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { AuditHead } from "../audit.ts";
@@ -78,7 +77,7 @@ export interface GroupCommitOptions {
 // Runs the calls of one turn in one transaction: a commit costs as much as 100 rows. A promise settles only after the commit.
 export class GroupCommit {
   /** Identifies this handle, so that another handle's commit is not taken for the one of this handle that threw. */
-  readonly #writer = randomInt(2 ** 40);
+  readonly #writer = Math.floor(Math.random() * 2 ** 40);
   readonly #db: Connection;
   readonly #options: GroupCommitOptions;
   readonly #sql;
