@@ -167,12 +167,17 @@ describe("the dashboard in a browser", { skip }, () => {
     assert.equal(await page.getByLabel("Queue", { exact: true }).inputValue(), "images");
   });
 
-  test("a job whose id no path can name has its page, and can be cancelled there", async (t) => {
+  test("a job with an unusual id has its page, with a command that works, and can be cancelled there", async (t) => {
     const { page, one } = await opened(t);
-    for (const id of ["counts", ".."]) {
+    for (const [id, words] of [
+      ["counts", "counts"],
+      ["..", ".."],
+      ["-rf", "-- -rf"],
+    ] as const) {
       await one.call("jobs.enqueue", { body: { name: "odd", id, queue: "later", input: 1 } });
       await page.goto(`${one.address}#/jobs/${id}`);
       await heading(page, /^odd/);
+      await page.getByText(`holdfast jobs show ${words}`, { exact: true }).waitFor();
       await page.getByRole("button", { name: "Cancel" }).click();
       await page.getByRole("dialog").getByRole("button", { name: "Cancel the job" }).click();
       await page.getByText("The job is cancelled.").waitFor();

@@ -84,6 +84,11 @@ export function quoted(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`;
 }
 
+/** The last words of a command, such as ids. The `--` keeps one that begins with a dash from being taken for an option. */
+export function lastWords(...words: string[]): string {
+  return [...(words.some((word) => word.startsWith("-")) ? ["--"] : []), ...words.map(quoted)].join(" ");
+}
+
 export function json(value: unknown): string {
   return JSON.stringify(value, null, 2) ?? "";
 }

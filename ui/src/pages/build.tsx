@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import { currentReasonText, hasEnded } from "../../../src/core/pipelines/build.ts";
 import { type Action, ask, mayApprove, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
-import { bytes, cost, count, duration, type Money, plural, quoted } from "../format.ts";
+import { bytes, cost, count, duration, lastWords, type Money, plural, quoted } from "../format.ts";
 import { now, useRead } from "../live.ts";
 import type { Build } from "../model.ts";
 import {
@@ -219,7 +219,7 @@ function Target({ build: { id, stages } }: { build: Build }) {
       </form>
       {!isAsked ? null : (
         <>
-          <Command text={`holdfast builds why ${[id, stage, target].map(quoted).join(" ")}`} />
+          <Command text={`holdfast builds why ${lastWords(id, stage, target)}`} />
           {why.error === null ? null : <Failed error={why.error} />}
           {why.data === null ? null : <WhyShown why={why.data} />}
           {output.data === null ? null : <Json value={output.data.output} label="the output" />}

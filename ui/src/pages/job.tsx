@@ -2,7 +2,7 @@ import { JOB_STATES, mayMove } from "../../../src/core/jobs/job.ts";
 import type { AttemptView, LogLine } from "../../../src/core/jobs/attempts.ts";
 import { type Action, ask, mayOperate } from "../action.tsx";
 import { apiPath, jobPath, write } from "../api.ts";
-import { count, duration, plural, quoted } from "../format.ts";
+import { count, duration, lastWords, plural } from "../format.ts";
 import { now, useRead } from "../live.ts";
 import type { Job, JobState } from "../model.ts";
 import { Badge, Bar, Command, CopyButton, Facts, Icon, Json, Loaded, PageHead, Panel, Table, Time, toneOf } from "../parts.tsx";
@@ -79,7 +79,7 @@ function Shown({ job }: { job: Job }) {
       <Panel title="Details">
         <Facts of={factsOf(job, queue)} />
       </Panel>
-      <Command text={`holdfast jobs show ${quoted(id)}`} />
+      <Command text={`holdfast jobs show ${lastWords(id)}`} />
     </>
   );
 }
@@ -161,7 +161,7 @@ function WhyNot({ id }: { id: string }) {
           </p>
         )}
       </div>
-      <Command text={`holdfast jobs why ${quoted(id)}`} />
+      <Command text={`holdfast jobs why ${lastWords(id)}`} />
     </section>
   );
 }
@@ -269,7 +269,7 @@ function Actions({ job: { id, name, state } }: { job: Job }) {
     title: `Retry ${name}?`,
     body: <p>The job becomes pending again, with its counts of attempts and crashes at zero.</p>,
     verb: "Retry",
-    command: () => `holdfast jobs retry ${quoted(id)}`,
+    command: () => `holdfast jobs retry ${lastWords(id)}`,
     run: async () =>
       (await write<{ changed: boolean }>(jobPath(id, "/retry"))).changed ? "The job is pending again." : "The job had moved on.",
   };
@@ -278,7 +278,7 @@ function Actions({ job: { id, name, state } }: { job: Job }) {
     body: <p>The job ends as cancelled. A handler that runs gets the signal, and its result is discarded.</p>,
     verb: "Cancel the job",
     isDangerous: true,
-    command: () => `holdfast jobs cancel ${quoted(id)}`,
+    command: () => `holdfast jobs cancel ${lastWords(id)}`,
     run: async () =>
       (await write<{ changed: boolean }>(jobPath(id, "/cancel"))).changed ? "The job is cancelled." : "The job had ended.",
   };

@@ -1,7 +1,7 @@
 import type { LimitUsage } from "../../../src/store/queues.ts";
 import { type Action, ask, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
-import { count, duration, plural, quoted } from "../format.ts";
+import { count, duration, lastWords, plural } from "../format.ts";
 import { now, useRead } from "../live.ts";
 import type { Queue } from "../model.ts";
 import { Badge, Bar, Command, Empty, Loaded, PageHead, Panel, Table } from "../parts.tsx";
@@ -130,7 +130,7 @@ function pause(name: string): Action {
     title: `Pause ${name}?`,
     body: <p>Its jobs wait until the queue is resumed. Jobs that run finish.</p>,
     verb: "Pause the queue",
-    command: () => `holdfast queues pause ${quoted(name)}`,
+    command: () => `holdfast queues pause ${lastWords(name)}`,
     run: async () => {
       await write(`queues/${encodeURIComponent(name)}/pause`);
       return `${name} is paused.`;
@@ -143,7 +143,7 @@ function resume(name: string): Action {
     title: `Resume ${name}?`,
     body: <p>Workers claim its jobs again.</p>,
     verb: "Resume the queue",
-    command: () => `holdfast queues resume ${quoted(name)}`,
+    command: () => `holdfast queues resume ${lastWords(name)}`,
     run: async () => {
       await write(`queues/${encodeURIComponent(name)}/resume`);
       return `${name} is active.`;

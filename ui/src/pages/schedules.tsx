@@ -1,6 +1,6 @@
 import { type Action, ask, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
-import { absolute, plural, quoted } from "../format.ts";
+import { absolute, lastWords, plural } from "../format.ts";
 import { useRead } from "../live.ts";
 import type { Schedule } from "../model.ts";
 import { Badge, Command, Empty, Loaded, PageHead, Panel, Table, Time } from "../parts.tsx";
@@ -111,7 +111,7 @@ function trigger({ key, job }: Schedule): Action {
     title: `Run ${key} now?`,
     body: <p>A {job} job is enqueued now; the next run stays where it is.</p>,
     verb: "Run now",
-    command: () => `holdfast schedules trigger ${quoted(key)}`,
+    command: () => `holdfast schedules trigger ${lastWords(key)}`,
     run: async () => {
       const { id, duplicate } = await write<{ id: string; duplicate: boolean }>(`${pathOf(key)}/trigger`);
       return duplicate ? `An unfinished job of it exists: ${id}.` : `Job ${id} is enqueued.`;
@@ -124,7 +124,7 @@ function pause({ key }: Schedule): Action {
     title: `Pause ${key}?`,
     body: <p>No job is enqueued until the schedule is resumed.</p>,
     verb: "Pause the schedule",
-    command: () => `holdfast schedules pause ${quoted(key)}`,
+    command: () => `holdfast schedules pause ${lastWords(key)}`,
     run: async () => {
       await write(`${pathOf(key)}/pause`);
       return `${key} is paused.`;
@@ -137,7 +137,7 @@ function resume({ key }: Schedule): Action {
     title: `Resume ${key}?`,
     body: <p>It continues with its next run. Runs that were missed while it was paused are not made up for.</p>,
     verb: "Resume the schedule",
-    command: () => `holdfast schedules resume ${quoted(key)}`,
+    command: () => `holdfast schedules resume ${lastWords(key)}`,
     run: async () => {
       await write(`${pathOf(key)}/resume`);
       return `${key} is active.`;
@@ -151,7 +151,7 @@ function remove({ key }: Schedule): Action {
     body: <p>Its jobs stay. A program that declares the schedule makes it again.</p>,
     verb: "Remove the schedule",
     isDangerous: true,
-    command: () => `holdfast schedules remove ${quoted(key)}`,
+    command: () => `holdfast schedules remove ${lastWords(key)}`,
     run: async () => {
       const { changed } = await write<{ changed: boolean }>(pathOf(key), undefined, "DELETE");
       return changed ? `${key} is removed.` : `${key} had been removed.`;
