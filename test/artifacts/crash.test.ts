@@ -6,14 +6,14 @@ import { setImmediate } from "node:timers/promises";
 import { ARTIFACT_POINTS } from "../../src/artifacts/folder.ts";
 import { contents, allReferenced, noise, Shelf } from "./shelf.ts";
 
-const of = (deed: string) => ARTIFACT_POINTS.filter((point) => point.startsWith(`${deed}:`));
+const of = (operation: string) => ARTIFACT_POINTS.filter((point) => point.startsWith(`${operation}:`));
 const bytes = noise(600_000);
 
 describe("a process that is killed", { concurrency: 2 }, () => {
   for (const point of of("put")) {
     test(`a put killed at ${point} leaves the artifact whole or absent, and nothing else after the next open`, async (t) => {
       const shelf = new Shelf(t);
-      const child = shelf.start("doer", { deed: "put", point });
+      const child = shelf.start("doer", { operation: "put", point });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
       const isThere = point === "put:renamed" || point === "put:kept";
       assert.equal(shelf.stored().length, isThere ? 1 : 0);
@@ -32,7 +32,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
       const shelf = new Shelf(t);
       const before = await shelf.open();
       const { hash } = await before.put(bytes);
-      const child = shelf.start("doer", { deed: "sweep", point });
+      const child = shelf.start("doer", { operation: "sweep", point });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
       const isGone = point === "sweep:removed";
       // A transaction that comes now, before any process has cleaned up, still finds it.
@@ -51,7 +51,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
       const artifacts = await shelf.open();
       const out = join(shelf.base, "out");
       await artifacts.exportTo(join(out, "one"), [], {});
-      const child = shelf.start("doer", { deed: "export", point });
+      const child = shelf.start("doer", { operation: "export", point });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
 
       const isThere = point === "export:renamed";
@@ -70,7 +70,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
 
   test("a slow writer keeps its file although no byte arrived for a month", async (t) => {
     const shelf = new Shelf(t);
-    const child = shelf.start("doer", { deed: "hang" });
+    const child = shelf.start("doer", { operation: "hang" });
     await child.next("writing");
     const [file = "", ...more] = shelf.unfinished();
     assert.deepEqual(more, []);
@@ -92,7 +92,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
 
   test("a killed process's private folder is removed by the next open", async (t) => {
     const shelf = new Shelf(t);
-    const child = shelf.start("doer", { deed: "folder" });
+    const child = shelf.start("doer", { operation: "folder" });
     await child.next("copied");
     const [folder = "", ...more] = shelf.unfinished();
     assert.deepEqual([readdirSync(folder), more], [["copy"], []]);
@@ -107,7 +107,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
 
   test("a file of a process on an unknown host is kept for a week without a new byte", async (t) => {
     const shelf = new Shelf(t);
-    const child = shelf.start("doer", { deed: "put", point: "put:synced" });
+    const child = shelf.start("doer", { operation: "put", point: "put:synced" });
     await child.end();
     const [file = ""] = shelf.unfinished();
     // As if its lock were elsewhere.

@@ -4,17 +4,17 @@ import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { addOne, newJob } from "../conformance/parts.ts";
 import { firstOf, LONG, selectVariant } from "../selection.ts";
-import { BUILD_DEEDS } from "./build-deeds.ts";
-import { DEEDS } from "./deeds.ts";
+import { BUILD_OPERATIONS } from "./build-operations.ts";
+import { OPERATIONS } from "./operations.ts";
 import { Proxy } from "./proxy.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
-import { WORK_DEEDS } from "./work-deeds.ts";
+import { WORK_OPERATIONS } from "./work-operations.ts";
 import { countJobs } from "../../src/store/queries.ts";
 
 /** How the connection that writes is called in the server's list. */
 const WRITER = "holdfast writes";
 
-const PLAIN = DEEDS["enqueue of a plain job"] as (typeof DEEDS)[string];
+const PLAIN = OPERATIONS["enqueue of a plain job"] as (typeof OPERATIONS)[string];
 
 describe("a connection that is cut at each statement", { skip: noServer }, () => {
   let server: PostgresServer;
@@ -36,7 +36,7 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
   });
   let n = 0;
 
-  for (const [turn, [name, prepare]] of Object.entries({ ...DEEDS, ...BUILD_DEEDS, ...WORK_DEEDS }).entries()) {
+  for (const [turn, [name, prepare]] of Object.entries({ ...OPERATIONS, ...BUILD_OPERATIONS, ...WORK_OPERATIONS }).entries()) {
     for (const when of selectVariant(["before", "after"] as const, turn >> 1)) {
       const what = when === "before" ? "before it reaches the server" : "before its answer comes back";
       test(`a cut of ${name}, ${what}, is answered with the truth`, { timeout: 60_000, ...firstOf(2, turn) }, async (t) => {

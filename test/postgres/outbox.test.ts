@@ -17,7 +17,7 @@ import { newJob, register } from "../conformance/parts.ts";
 import { telling } from "../crash/jobs.ts";
 import { randomFrom, SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
-import { Hand } from "./hand.ts";
+import { EventWriter } from "./event-writer.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
 
 const ROUNDS = LONG ? 2_000 : 30;
@@ -28,8 +28,8 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   after(() => server.close());
 
   test("an event of a stalled transaction is not skipped, and delays no other event", async (t) => {
-    const { store, hand } = await ground(t, server);
-    const [slow, quick] = [await hand(), await hand()];
+    const { store, newWriter } = await ground(t, server);
+    const [slow, quick] = [await newWriter(), await newWriter()];
     await slow.begin();
     await slow.tell("slow");
     await quick.begin();
@@ -75,9 +75,9 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   });
 
   test("however many transactions stall, each event is read after its commit", async (t) => {
-    const { store, hand } = await ground(t, server);
-    const quick = await hand();
-    const slow = [await hand(), await hand(), await hand()];
+    const { store, newWriter } = await ground(t, server);
+    const quick = await newWriter();
+    const slow = [await newWriter(), await newWriter(), await newWriter()];
     const expected: string[] = [];
     const happens = async (name: string) => {
       await quick.begin();
@@ -105,8 +105,8 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   });
 
   test("polling costs no more for events read while an old snapshot is open", async (t) => {
-    const { schema, hand, query } = await ground(t, server);
-    const [past, one] = [await hand(), await hand()];
+    const { schema, newWriter, query } = await ground(t, server);
+    const [past, one] = [await newWriter(), await newWriter()];
     await past.begin("repeatable read");
     await past.pid();
     const to = { driver: await loadDriver(), address: parseAddress(server.url()), silence: 1_000 };
@@ -134,8 +134,8 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   for (const isReadBetween of [false, true]) {
     const when = isReadBetween ? "when it is read in between, too" : "when both are read at once, too";
     test(`the second change of a job has the second event, although its transaction has the lower number: ${when}`, async (t) => {
-      const { store, hand, job } = await ground(t, server);
-      const [first, second] = [await hand(), await hand()];
+      const { store, newWriter, job } = await ground(t, server);
+      const [first, second] = [await newWriter(), await newWriter()];
       await second.begin();
       await second.tell("something else");
       await first.begin();
@@ -154,8 +154,8 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   }
 
   test("a rolled back event takes no number", async (t) => {
-    const { store, hand } = await ground(t, server);
-    const one = await hand();
+    const { store, newWriter } = await ground(t, server);
+    const one = await newWriter();
     for (const how of ["commit", "rollback", "commit"] as const) {
       await one.begin();
       await one.tell(how);
@@ -165,8 +165,8 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   });
 
   test("many unread events are numbered in steps, in order", async (t) => {
-    const { store, hand } = await ground(t, server);
-    const one = await hand();
+    const { store, newWriter } = await ground(t, server);
+    const one = await newWriter();
     const names = Array.from({ length: 2_500 }, (_, i) => String(i));
     await one.begin();
     await one.tell(...names);
@@ -178,8 +178,8 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   });
 
   test("a reader that finds nothing new, or is rejected, writes nothing", async (t) => {
-    const { store, hand, query } = await ground(t, server);
-    const one = await hand();
+    const { store, newWriter, query } = await ground(t, server);
+    const one = await newWriter();
     await one.begin();
     await one.tell("one");
     await one.end();
@@ -199,8 +199,8 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   });
 
   test("trimming numbers the events if there is no reader", async (t) => {
-    const { store, hand, query } = await ground(t, server);
-    const one = await hand();
+    const { store, newWriter, query } = await ground(t, server);
+    const one = await newWriter();
     await one.begin();
     await one.tell("one");
     await one.end();
@@ -242,17 +242,17 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
 const JOBS = 5;
 
 async function storm(t: TestContext, server: PostgresServer, url: string, random: () => number): Promise<void> {
-  const { store, another, hand, query, jobs } = await ground(t, server, { url });
+  const { store, another, newWriter, query, jobs } = await ground(t, server, { url });
   const told = new Set<string>();
   const maybeStall = async () => void (random() < 0.5 && (await stall(random() * 6)));
 
   // A session whose transaction has nothing to do with it, and stays open for the first half.
-  const idle = await hand();
+  const idle = await newWriter();
   await idle.begin();
   await idle.tell("never");
 
   const write = async (writer: number) => {
-    const own = await hand();
+    const own = await newWriter();
     for (let round = 0; round < ROUNDS; round++) {
       if (writer === 0 && round === ROUNDS / 2) await idle.end("rollback");
       await own.begin();
@@ -334,7 +334,7 @@ interface Ground {
   schema: string;
   store: Store;
   another(): Promise<Store>;
-  hand(): Promise<Hand>;
+  newWriter(): Promise<EventWriter>;
   /** In its schema, which is written as $. */
   query(text: string): Promise<Record<string, unknown>[]>;
   job: number;
@@ -359,8 +359,8 @@ async function ground(
     t.after(() => store.close());
     return store;
   };
-  const hand = async () => {
-    const one = await Hand.at(url, schema);
+  const newWriter = async () => {
+    const one = await EventWriter.at(url, schema);
     t.after(() => one[Symbol.asyncDispose]());
     return one;
   };
@@ -368,7 +368,7 @@ async function ground(
   const store = await another();
   await store.enqueue(Array.from({ length: JOBS }, () => newJob()));
   const jobs = (await query("select key::int from $.jobs order by key")).map(({ key }) => key as number);
-  return { schema, store, another, hand, query, jobs, job: jobs[0] as number };
+  return { schema, store, another, newWriter, query, jobs, job: jobs[0] as number };
 }
 
 /** An operator's act that is always told. */

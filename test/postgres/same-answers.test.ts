@@ -58,10 +58,10 @@ describe("calls that are one statement, and the same calls in a longer transacti
         const random = new Random(seed, story);
         let lone = 0;
         for (let step = 0; step < STEPS; step++) {
-          const deed = anyDeed(random, worlds[0], isCalm);
-          const answers = [await deed.act(worlds[0]), await deed.act(worlds[1])];
-          assert.deepEqual(answers[0], answers[1], `step ${step}: ${deed.what}`);
-          assert.deepEqual(await worlds[0].rows(), await worlds[1].rows(), `after step ${step}: ${deed.what}`);
+          const operation = anyOperation(random, worlds[0], isCalm);
+          const answers = [await operation.act(worlds[0]), await operation.act(worlds[1])];
+          assert.deepEqual(answers[0], answers[1], `step ${step}: ${operation.what}`);
+          assert.deepEqual(await worlds[0].rows(), await worlds[1].rows(), `after step ${step}: ${operation.what}`);
           if (await worlds[0].wasLone()) lone++;
           assert.equal(await worlds[1].wasLone(), false);
         }
@@ -106,13 +106,13 @@ const ROWS = `
     case when fence > 0 then dense_rank() over (order by fence) end as fence
   from jobs as job join lanes as lane on lane.id = job.lane join policies as policy on policy.id = job.policy order by key`;
 
-interface Deed {
+interface Operation {
   what: string;
   act(world: World): Promise<unknown>;
 }
 
-function anyDeed(random: Random, { ids, held }: World, isCalm: boolean): Deed {
-  const calm: { weight: number; value: () => Deed }[] = [
+function anyOperation(random: Random, { ids, held }: World, isCalm: boolean): Operation {
+  const calm: { weight: number; value: () => Operation }[] = [
     { weight: 10, value: () => enqueue([{ ...plainJob(random), delay: 0 }]) },
     { weight: 8, value: () => claim(random, isCalm ? 0 : 0.05) },
     { weight: 4, value: () => settle(random, held, isCalm ? OUTCOMES.slice(0, 3) : OUTCOMES) },
@@ -134,7 +134,7 @@ function anyDeed(random: Random, { ids, held }: World, isCalm: boolean): Deed {
   return random.weighted(isCalm ? calm : [...calm, ...uneasy])();
 }
 
-function enqueue(jobs: NewJob[]): Deed {
+function enqueue(jobs: NewJob[]): Operation {
   return {
     what: `enqueue ${JSON.stringify(jobs)}`,
     async act({ store, call, ids }) {
@@ -144,7 +144,7 @@ function enqueue(jobs: NewJob[]): Deed {
 }
 
 /** Each with a call of its own, at the same instant. */
-function enqueueApart(jobs: NewJob[]): Deed {
+function enqueueApart(jobs: NewJob[]): Operation {
   return {
     what: `enqueue apart ${JSON.stringify(jobs)}`,
     async act({ store, call, ids }) {
@@ -160,7 +160,7 @@ function added(answer: Enqueued, ids: string[]): unknown {
   return { nth: ids.indexOf(id), ...rest };
 }
 
-function enqueueAfter(random: Random, made: readonly string[]): Deed {
+function enqueueAfter(random: Random, made: readonly string[]): Operation {
   const job = plainJob(random);
   const nth = random.int(0, Math.max(0, made.length - 1));
   if (made.length === 0) return enqueue([job]);
@@ -172,7 +172,7 @@ function enqueueAfter(random: Random, made: readonly string[]): Deed {
   };
 }
 
-function claim(random: Random, exclusive: number): Deed {
+function claim(random: Random, exclusive: number): Operation {
   const request: ClaimRequest = {
     from: sources(random),
     max: random.pick([1, 1, 2, 3, 6, 20]),
@@ -205,7 +205,7 @@ function sources(random: Random): ClaimRequest["from"] {
   return random.pick(kinds)();
 }
 
-function settle(random: Random, held: readonly Claimed[], how: readonly Outcome[]): Deed {
+function settle(random: Random, held: readonly Claimed[], how: readonly Outcome[]): Operation {
   const n = random.int(1, 4);
   const outcomes = held.slice(0, n).map(() => random.pick(how));
   return {
@@ -217,28 +217,28 @@ function settle(random: Random, held: readonly Claimed[], how: readonly Outcome[
   };
 }
 
-function passTime(millis: number): Deed {
+function passTime(millis: number): Operation {
   return { what: `${millis} ms pass`, act: async ({ clock }) => clock.set(clock.now() + millis) };
 }
 
-function pause(queue: string, paused: boolean): Deed {
+function pause(queue: string, paused: boolean): Operation {
   const what = `${paused ? "pause" : "resume"} ${queue}`;
   return { what, act: ({ store, call }) => call(() => store.queues.setPaused(queue, paused)) };
 }
 
-function lock(name: string, taken: boolean): Deed {
+function lock(name: string, taken: boolean): Operation {
   return {
     what: `${taken ? "lock" : "unlock"} ${name}`,
     act: ({ store, call }) => call(() => (taken ? store.locks.acquire(name, "me", "token", 500) : breakLock(store, name))),
   };
 }
 
-function tell(events: boolean): Deed {
+function tell(events: boolean): Operation {
   const declares = declaring([], { queue: "b", name: "x", settings: { events, keep: {} } });
   return { what: `events of b: ${events}`, act: ({ store, call }) => call(() => store.queues.declare([declares])) };
 }
 
-function cancel(random: Random, made: readonly string[]): Deed {
+function cancel(random: Random, made: readonly string[]): Operation {
   const nth = random.int(0, Math.max(0, made.length - 1));
   return { what: `cancel ${nth}`, act: ({ store, call, ids }) => call(() => store.cancel(ids[nth] ?? "none")) };
 }

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import postgres from "postgres";
 import { packagedBinaries } from "./binaries.ts";
-import { Caretaker, type StopMode } from "./caretaker.ts";
+import { ServerProcess, type StopMode } from "./server-process.ts";
 import { passwordOf, template } from "./cluster.ts";
 
 const given = process.env["DATABASE_URL"] || undefined;
@@ -41,9 +41,11 @@ export async function startServer({ durable = false, settings = {} }: ServerOpti
   if (native === null) throw new Error(String(noServer));
   const password = template === undefined ? randomBytes(16).toString("hex") : passwordOf(template);
   const lazily = durable ? {} : { fsync: "off", full_page_writes: "off" };
-  const caretaker = await Caretaker.hire({ native, password, settings: { ...lazily, ...settings } });
-  const { port, aliveFolder } = caretaker.premises;
-  return new PostgresServer(new URL(`postgres://postgres:${password}@127.0.0.1:${port}/postgres`), caretaker, { aliveFolder });
+  const serverProcess = await ServerProcess.start({ native, password, settings: { ...lazily, ...settings } });
+  const { port, aliveFolder } = serverProcess.place;
+  return new PostgresServer(new URL(`postgres://postgres:${password}@127.0.0.1:${port}/postgres`), serverProcess, {
+    aliveFolder,
+  });
 }
 
 /** A replica of a server of our own, which is stopped for a moment: it has the same users, databases and settings. */
@@ -53,28 +55,28 @@ export async function startReplica(primary: PostgresServer): Promise<PostgresSer
   await primary.stop("fast");
   const primary_conninfo = `host=127.0.0.1 port=${port} user=postgres password=${password} application_name=replica`;
   const replicaOf = dirname(primary.dataFolder);
-  const caretaker = await Caretaker.hire({
+  const serverProcess = await ServerProcess.start({
     native,
     password,
     settings: { fsync: "off", wal_retrieve_retry_interval: "20ms", primary_conninfo },
     replicaOf,
   });
   await primary.start();
-  return new PostgresServer(Object.assign(new URL(primary.url()), { port: caretaker.premises.port }), caretaker);
+  return new PostgresServer(Object.assign(new URL(primary.url()), { port: serverProcess.place.port }), serverProcess);
 }
 
 export class PostgresServer {
   readonly #home: URL;
-  readonly #caretaker: Caretaker | null;
+  readonly #serverProcess: ServerProcess | null;
   readonly #made = new Set<string>();
   /** Where the database of `url()` was made, when it has to be dropped at the end. */
   readonly #maker: PostgresServer | undefined;
   readonly #aliveFolder: string | undefined;
 
   /** What processes here leave for each other is in `aliveFolder` while this server is there, unless there is another already. */
-  constructor(home: URL, caretaker: Caretaker | null, more: { maker?: PostgresServer; aliveFolder?: string } = {}) {
+  constructor(home: URL, serverProcess: ServerProcess | null, more: { maker?: PostgresServer; aliveFolder?: string } = {}) {
     this.#home = home;
-    this.#caretaker = caretaker;
+    this.#serverProcess = serverProcess;
     this.#maker = more.maker;
     this.#aliveFolder = more.aliveFolder;
     if (more.aliveFolder !== undefined) process.env["HOLDFAST_ALIVE"] ??= more.aliveFolder;
@@ -115,7 +117,7 @@ export class PostgresServer {
   }
 
   get dataFolder(): string {
-    return this.#own.premises.dataFolder;
+    return this.#own.place.dataFolder;
   }
 
   async stop(mode: StopMode = "fast"): Promise<void> {
@@ -135,14 +137,14 @@ export class PostgresServer {
   /** Leaves nothing behind. */
   async close(): Promise<void> {
     if (process.env["HOLDFAST_ALIVE"] === this.#aliveFolder) delete process.env["HOLDFAST_ALIVE"];
-    if (this.#caretaker !== null) return this.#caretaker.dismiss();
+    if (this.#serverProcess !== null) return this.#serverProcess.end();
     for (const name of this.#made) await this.dropDatabase(this.url(name));
     await this.#maker?.close();
     if (this.#aliveFolder !== undefined) rmSync(this.#aliveFolder, { recursive: true, force: true });
   }
 
-  get #own(): Caretaker {
-    if (this.#caretaker === null) throw new Error(String(noRestart));
-    return this.#caretaker;
+  get #own(): ServerProcess {
+    if (this.#serverProcess === null) throw new Error(String(noRestart));
+    return this.#serverProcess;
   }
 }

@@ -63,14 +63,14 @@ async function wholeUpTo(refused: Promise<unknown>): Promise<number> {
 }
 
 /** What is done after the backup is there again, to the byte, when the journal was followed to its end. */
-async function comesBack(t: TestContext, tables: string, ...deeds: string[]): Promise<void> {
+async function comesBack(t: TestContext, tables: string, ...operations: string[]): Promise<void> {
   const { path, backup, restore } = await ground(t);
   alter(path, tables);
   {
     await using hf = await open(path, { journal: true });
     await hf.enqueue(note, 0);
     await hf.backup(backup);
-    for (const deed of deeds) alter(path, deed);
+    for (const operation of operations) alter(path, operation);
   }
   const before = theirs(path);
   await later();

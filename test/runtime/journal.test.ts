@@ -68,7 +68,7 @@ async function snapshot(path: string): Promise<{ at: number; rows: ReturnType<ty
   }
 }
 
-const DEEDS: ((hf: Holdfast) => Promise<unknown>)[] = [
+const OPERATIONS: ((hf: Holdfast) => Promise<unknown>)[] = [
   (hf) =>
     hf.enqueueMany(
       note,
@@ -127,8 +127,8 @@ suite("with a journal", () => {
       await using hf = await open(path, { journal: true });
       await hf.enqueue(note, 0);
       await hf.backup(backup);
-      for (const deed of DEEDS) {
-        await deed(hf);
+      for (const operation of OPERATIONS) {
+        await operation(hf);
         shots.push(await snapshot(path));
       }
     }
@@ -146,7 +146,7 @@ suite("with a journal", () => {
       db.exec("commit");
       db.close();
       assert.ok(n > 0);
-      assert.deepEqual(dump(copy), rows, `after deed ${i}`);
+      assert.deepEqual(dump(copy), rows, `after operation ${i}`);
     }
   });
 

@@ -165,9 +165,9 @@ function folder(t: TestContext): string {
 }
 
 /** What a determined attacker does: remove the guards, run the change, put the guards back. */
-function unguarded(db: DatabaseSync, deed: () => void): void {
+function unguarded(db: DatabaseSync, operation: () => void): void {
   for (const { name } of GUARDS) db.exec(`drop trigger ${name}`);
-  deed();
+  operation();
   for (const { sql } of GUARDS) db.exec(sql);
 }
 

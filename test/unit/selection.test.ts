@@ -9,7 +9,7 @@ import { firstOf, LONG, selectFrom, selectVariant } from "../selection.ts";
 const ALLOWED: Record<string, string> = {
   "test/seeds.ts": "the fresh seed, which is printed",
   "test/crash/children/visitor.ts": "how long a process waits between two visits",
-  "test/postgres/children/caretaker.ts": "a free port",
+  "test/postgres/children/server-process.ts": "a free port",
   "test/postgres/faults.test.ts": "text that does not compress",
   "test/postgres/races.test.ts": "the name of a schema",
 };

@@ -5,18 +5,18 @@ import { type ArtifactPoint, armArtifactPoint } from "../../../src/artifacts/fol
 import { say, told } from "../../crash/children/port.ts";
 import { allReferenced, HOUR, noneReferenced, noise, openIn } from "../shelf.ts";
 
-/** Does the deed that dies at the point; by the end of it this process should be no more. */
-const { folder, base, deed, point } = told<{
+/** Does the operation that dies at the point; by the end of it this process should be no more. */
+const { folder, base, operation, point } = told<{
   folder: string;
   base: string;
-  deed: "put" | "sweep" | "export" | "hang" | "folder";
+  operation: "put" | "sweep" | "export" | "hang" | "folder";
   point?: ArtifactPoint;
 }>();
-const artifacts = await openIn(folder, { now: () => Date.now() + (deed === "sweep" ? 2 * HOUR : 0) });
+const artifacts = await openIn(folder, { now: () => Date.now() + (operation === "sweep" ? 2 * HOUR : 0) });
 const bytes = noise(600_000);
 
 if (point !== undefined) armArtifactPoint(point);
-switch (deed) {
+switch (operation) {
   case "put":
     await artifacts.put(Readable.from([bytes.subarray(0, 9), bytes.subarray(9)], { objectMode: false }));
     break;

@@ -18,22 +18,22 @@ import {
 import { countJobs } from "../../src/store/queries.ts";
 
 /** Something that is done through one store, and that another can see afterwards. */
-export interface Deed {
+export interface Operation {
   act(store: Store): Promise<unknown>;
   /** The answer is the truth: what it says happened, and once. */
   check(answer: unknown): Promise<void>;
 }
 
-export function deed<Answer>(act: (store: Store) => Promise<Answer>, check: (answer: Answer) => Promise<void>): Deed {
+export function operation<Answer>(act: (store: Store) => Promise<Answer>, check: (answer: Answer) => Promise<void>): Operation {
   return { act, check: (answer) => check(answer as Answer) };
 }
 
 /** Prepares, over a store whose connection is never cut, for the n-th time. */
-export type Prepare = (direct: Store, n: number) => Promise<Deed>;
+export type Prepare = (direct: Store, n: number) => Promise<Operation>;
 
-const TOLD: Declaration = declaring([], {
-  queue: "told",
-  name: "told",
+const WITH_EVENTS: Declaration = declaring([], {
+  queue: "with events",
+  name: "with events",
   settings: { events: true, keep: { succeeded: { count: 1_000 } } },
 });
 const LIMITED: Declaration = declaring([limitRule({ concurrency: 1 })], { queue: "limited", name: "limited" });
@@ -44,10 +44,10 @@ const AGAIN = newJob({ name: "again" });
 const INPUTS = ['{"n":1}', null, '"\\"\\\\\\n\\u001e{},"', "null", '""'];
 const valueOf = (input: string | null): unknown => (input === null ? undefined : JSON.parse(input));
 
-export const DEEDS: Readonly<Record<string, Prepare>> = {
+export const OPERATIONS: Readonly<Record<string, Prepare>> = {
   "enqueue of a plain job": async (direct) => {
     const before = await idsOf(direct, "plain");
-    return deed(
+    return operation(
       (store) => addOne(store, { name: "plain" }),
       async (id: string) => assert.deepEqual(await idsOf(direct, "plain"), [...before, id]),
     );
@@ -55,7 +55,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 
   "enqueue of another job of the same definition": async (direct) => {
     const before = await idsOf(direct, "again");
-    return deed(
+    return operation(
       async (store) => (await store.enqueue([AGAIN]))[0] as Enqueued,
       async ({ id }: Enqueued) => assert.deepEqual(await idsOf(direct, "again"), [...before, id]),
     );
@@ -63,7 +63,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 
   "enqueues of many jobs of the same definition": async (direct) => {
     const before = await idsOf(direct, "again");
-    return deed(
+    return operation(
       async (store) => {
         const halves = [INPUTS.slice(0, 2), INPUTS.slice(2)];
         return (await Promise.all(halves.map((half) => store.enqueue(half.map((input) => ({ ...AGAIN, input })))))).flat();
@@ -77,7 +77,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
   },
 
   "enqueue of an unknown job": async (direct, n) =>
-    deed(
+    operation(
       (store) => addOne(store, { name: `new ${n}`, policy: { delay: n } }),
       async (id: string) => {
         assert.deepEqual(await idsOf(direct, `new ${n}`), [id]);
@@ -87,7 +87,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 
   "enqueues of many at the same instant": async (direct) => {
     const before = await idsOf(direct, "plain");
-    return deed(
+    return operation(
       (store) =>
         Promise.all([
           addOne(store, { name: "plain" }),
@@ -101,7 +101,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 
   "enqueue of jobs with ids, keys and others to wait for": async (direct, n) => {
     const first = await addOne(direct, { name: "first" });
-    return deed(
+    return operation(
       (store) =>
         store.enqueue([
           newJob({ name: "with id", id: `id ${n}` }),
@@ -122,20 +122,20 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
   },
 
   "enqueue of a job with events": async (direct) =>
-    deed(
-      (store) => addOne(store, { name: "told", declares: TOLD }),
+    operation(
+      (store) => addOne(store, { name: "with events", declares: WITH_EVENTS }),
       async (id: string) => assert.deepEqual(await toldOf(direct, id), ["job.enqueued"]),
     ),
 
   "enqueue of a job with a limit": async (direct, n) =>
-    deed(
+    operation(
       (store) => addOne(store, { name: "limited", declares: LIMITED, limitKeys: [`enqueued ${n}`] }),
       async (id: string) => assert.equal((await idsOf(direct, "limited")).filter((one) => one === id).length, 1),
     ),
 
   "claim of plain jobs": async (direct) => {
     const ids = await add(direct, { name: "claimed" }, { name: "claimed" });
-    return deed(
+    return operation(
       (store) => claim(store, { from: [{ name: "claimed", lease: LEASE }] }),
       (claimed: Claimed[]) => areHeld(direct, claimed, ids),
     );
@@ -143,10 +143,10 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 
   "claim of jobs that are told, from two queues": async (direct) => {
     const ids = [
-      await addOne(direct, { name: "told", queue: "told apart", declares: { ...TOLD, queue: "told apart" } }),
+      await addOne(direct, { name: "with events", queue: "told apart", declares: { ...WITH_EVENTS, queue: "told apart" } }),
       await addOne(direct, { name: "two" }),
     ];
-    return deed(
+    return operation(
       (store) =>
         claim(store, {
           from: [
@@ -165,7 +165,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const queue = "limited apart";
     const declares = { ...LIMITED, queue };
     const [first] = await add(direct, ...[1, 2].map(() => ({ name: "limited", queue, declares, limitKeys: [`k ${n}`] })));
-    return deed(
+    return operation(
       (store) => claim(store, { from: [{ queue, lease: LEASE }] }),
       (claimed: Claimed[]) => areHeld(direct, claimed, [first as string]),
     );
@@ -173,7 +173,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 
   "claim of a queue as a whole": async (direct, n) => {
     const id = await addOne(direct, { name: `whole ${n}` });
-    return deed(
+    return operation(
       (store) => claim(store, { from: [{ name: `whole ${n}`, lease: LEASE }], max: 1, exclusive: `token ${n}` }),
       async (claimed: Claimed[]) => {
         await areHeld(direct, claimed, [id]);
@@ -185,7 +185,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
   "settle of plain jobs": async (direct) => {
     const { succeeded } = await countJobs(direct.queries, { name: "settled" });
     const held = [await running(direct, { name: "settled" }), await running(direct, { name: "settled" })];
-    return deed(
+    return operation(
       (store) => store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }))),
       async (fates: LeaseState[]) => {
         assert.deepEqual(fates, ["held", "held"]);
@@ -197,10 +197,10 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
   "settle with follow-ups, of a job with events that another waits for": async (direct, n) => {
     const name = "tells";
     const before = await idsOf(direct, "follows");
-    const held = await running(direct, { name, declares: { ...TOLD, queue: name, name } });
+    const held = await running(direct, { name, declares: { ...WITH_EVENTS, queue: name, name } });
     const waits = await addOne(direct, { name: "waits", after: [held.id] });
     const followUps = [newJob({ name: "follows" }), newJob({ name: "follows", id: `follows ${n}` })];
-    return deed(
+    return operation(
       (store) => store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED, followUps }]),
       async (fates: LeaseState[]) => {
         assert.deepEqual(fates, ["held"]);
@@ -221,7 +221,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const before = await idsOf(direct, "follows rows");
     const held = await running(direct, { name });
     const followUps = [newJob({ name: "follows rows" })];
-    return deed(
+    return operation(
       (store) => store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED, followUps, commit: [adding] }]),
       async (fates: LeaseState[]) => {
         assert.deepEqual([fates, (await see(direct, held.id)).state], [["held"], "succeeded"]);
@@ -239,7 +239,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 
   "settle of an attempt that failed": async (direct) => {
     const held = await running(direct, { name: "fails", policy: { delay: 60_000 } });
-    return deed(
+    return operation(
       (store) => store.settle([{ job: held.job, fence: held.fence, outcome: { kind: "error", error: ERROR } }]),
       async (fates: LeaseState[]) => {
         const { state, attempt } = await see(direct, held.id);
@@ -254,7 +254,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const three = [1, 2, 3].map(() => ({ name: "limited", queue, declares, limitKeys: [`k ${n}`] }));
     const [first, ...rest] = await add(direct, ...three);
     const held = (await claim(direct, { from: [{ queue, lease: LEASE }] })).find(({ id }) => id === first) as Claimed;
-    return deed(
+    return operation(
       (store) => store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]),
       async (fates: LeaseState[]) => {
         assert.deepEqual(fates, ["held"]);
@@ -276,7 +276,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const next = await addOne(direct, { name });
     const lost = { job: held[1].job, fence: held[1].fence, outcome: SUCCEEDED };
     await direct.settle([lost]);
-    return deed(
+    return operation(
       (store) =>
         Promise.all([
           store.settle([{ job: held[0].job, fence: held[0].fence, outcome: SUCCEEDED, followUps: [newJob({ name: "after" })] }]),
@@ -297,7 +297,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
   "what is true once: a cancel, a lock, a checkpoint, a pause": async (direct, n) => {
     const [id] = await add(direct, { name: "cancelled" });
     const held = await running(direct, { name: `saves ${n}` });
-    return deed(
+    return operation(
       (store) =>
         Promise.all([
           store.cancel(id as string),

@@ -4,18 +4,18 @@ import { Events } from "../../src/store/postgres/events.ts";
 import type { Tx } from "../../src/store/postgres/transactions/transaction.ts";
 
 /**
- * Writes as a store does, but in transactions that a test begins and ends: it takes a job's row, and tells of it through
- * the inlet that every store uses.
+ * Writes events as a store does, but in transactions that a test begins and ends. It locks a job's row, and writes the event by
+ * the function that every store uses.
  */
-export class Hand implements AsyncDisposable {
+export class EventWriter implements AsyncDisposable {
   readonly #schema: string;
   readonly #events: Events;
   readonly #sql: postgres.Sql;
   readonly #connection: postgres.ReservedSql;
 
-  static async at(url: string, schema: string): Promise<Hand> {
+  static async at(url: string, schema: string): Promise<EventWriter> {
     const sql = postgres(url, { max: 1, onnotice: () => {} });
-    return new Hand(schema, sql, await sql.reserve());
+    return new EventWriter(schema, sql, await sql.reserve());
   }
 
   private constructor(schema: string, sql: postgres.Sql, connection: postgres.ReservedSql) {

@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { type Binaries, prepareBinaries, RUNS_AS } from "../binaries.ts";
-import type { Answer, Job, Order, Premises, StopMode } from "../caretaker.ts";
+import type { Answer, Job, Order, ServerPlace, StopMode } from "../server-process.ts";
 import { configure, copyCluster, makeCluster, makeReplica, memoryFolder, template } from "../cluster.ts";
 
 /**
@@ -36,15 +36,15 @@ process.on("disconnect", () => {
   turn = turn.then(clear);
 });
 
-async function answer(work: () => Promise<Premises | void>): Promise<void> {
+async function answer(work: () => Promise<ServerPlace | void>): Promise<void> {
   const result = await work().then(
-    (premises): Answer => ({ premises: premises ?? null }),
+    (place): Answer => ({ place: place ?? null }),
     (error: unknown): Answer => ({ error: error instanceof Error ? error.message : String(error) }),
   );
   if (process.connected) process.send?.(result, () => {});
 }
 
-async function furnish(): Promise<Premises> {
+async function furnish(): Promise<ServerPlace> {
   const syncs = settings["fsync"] !== "off";
   folder = await mkdtemp(join((syncs && process.env["HOLDFAST_TEST_DISK"]) || tmpdir(), "holdfast-postgres-"));
   const { uid, gid } = RUNS_AS;

@@ -16,10 +16,10 @@ import {
   toEnd,
   toWork,
 } from "../conformance/work-parts.ts";
-import { deed, type Prepare } from "./deeds.ts";
+import { operation, type Prepare } from "./operations.ts";
 
 /** What is done to work items: a result that is lost, a second one, or money that is counted twice would be found out. */
-export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
+export const WORK_OPERATIONS: Readonly<Record<string, Prepare>> = {
   "ends of work items, one well and one badly": async (direct, n) => {
     const { at, leases } = await items(direct, `ended ${n}`, ["a", "b"]);
     const [first, second] = leases as [Claimed, Claimed];
@@ -27,7 +27,7 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
     assert.ok(row);
     const step = { stage: "parse", result: null, output: result().output.hash };
     const work = ended({ cost: dollars(3), target: again(row, toWork(at.build, "index", "a", { completed: [step] })) });
-    return deed(
+    return operation(
       (store) =>
         store.settle([
           { job: first.job, fence: first.fence, outcome: SUCCEEDED, work },
@@ -47,7 +47,7 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
 
   "starts of work items": async (direct, n) => {
     const { at, leases } = await items(direct, `begun ${n}`, ["a", "b"]);
-    return deed(
+    return operation(
       (store) => store.work.begin(leases.map(({ job, fence }) => ({ job, fence, estimate: dollars(300) }))),
       async (answers: Beginning[]) => {
         assert.deepEqual(answers, ["start", "wait"]);
@@ -60,7 +60,7 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
     const at = await site(direct, { pipeline: `listed ${n}`, token: `listed ${n}` });
     const { build } = at;
     const targets = [target("a", toWork(build, "parse", "a")), target("b", toEnd("b"))];
-    return deed(
+    return operation(
       (store) => store.work.listed(at.lister, { build: build.key, pipeline: build.pipeline, segment: 0, targets, cursor: "b" }),
       async (fate: LeaseState) => {
         assert.equal(fate, "held");

@@ -7,9 +7,9 @@ export type StopMode = "fast" | "immediate";
 
 /** Requests of the owner, and the answers that it gets. */
 export type Order = { do: "start" } | { do: "stop"; mode: StopMode };
-export type Answer = { premises: Premises | null } | { error: string };
+export type Answer = { place: ServerPlace | null } | { error: string };
 
-/** What it is hired for. */
+/** What it runs. */
 export interface Job {
   native: string;
   password: string;
@@ -18,7 +18,7 @@ export interface Job {
   replicaOf?: string;
 }
 
-export interface Premises {
+export interface ServerPlace {
   dataFolder: string;
   /** For what processes of this host leave there. */
   aliveFolder: string;
@@ -29,13 +29,13 @@ export interface Premises {
  * A process that runs a server for this one and clears up behind it. It is a process of its own, out of reach of Ctrl-C,
  * because the owner may be killed at any time and nothing may stay behind then: no server, no folder.
  */
-export class Caretaker {
-  readonly premises: Premises;
+export class ServerProcess {
+  readonly place: ServerPlace;
   readonly #process: ChildProcess;
 
-  static async hire(job: Job): Promise<Caretaker> {
+  static async start(job: Job): Promise<ServerProcess> {
     const { NODE_TEST_CONTEXT: _, ...env } = process.env;
-    const child = fork(fileURLToPath(new URL("./children/caretaker.ts", import.meta.url)), [JSON.stringify(job)], {
+    const child = fork(fileURLToPath(new URL("./children/server-process.ts", import.meta.url)), [JSON.stringify(job)], {
       detached: true,
       execArgv: [],
       env,
@@ -44,16 +44,16 @@ export class Caretaker {
     // A test that forgets to close its server ends nevertheless, and the server with it.
     child.unref();
     try {
-      return new Caretaker(child, (await heard(child)) as Premises);
+      return new ServerProcess(child, (await heard(child)) as ServerPlace);
     } catch (error) {
-      await dismiss(child);
+      await end(child);
       throw error;
     }
   }
 
-  private constructor(child: ChildProcess, premises: Premises) {
+  private constructor(child: ChildProcess, place: ServerPlace) {
     this.#process = child;
-    this.premises = premises;
+    this.place = place;
   }
 
   async ask(order: Order): Promise<void> {
@@ -62,34 +62,34 @@ export class Caretaker {
   }
 
   /** Resolves when everything is cleared away. */
-  dismiss(): Promise<void> {
-    return dismiss(this.#process);
+  end(): Promise<void> {
+    return end(this.#process);
   }
 }
 
 /** The next answer. One order at a time: answers carry no number. */
-async function heard(child: ChildProcess): Promise<Premises | null> {
+async function heard(child: ChildProcess): Promise<ServerPlace | null> {
   const over = new AbortController();
   const gone = once(child, "exit", over).then(([code, signal]): [Answer] => [
-    { error: `The server's caretaker is gone (${code ?? signal}).` },
+    { error: `The server's serverProcess is gone (${code ?? signal}).` },
   ]);
   child.channel?.ref();
   try {
     const [answer] = (await Promise.race([once(child, "message", over), gone])) as [Answer];
     if ("error" in answer) throw new Error(answer.error);
-    return answer.premises;
+    return answer.place;
   } finally {
     over.abort();
     child.channel?.unref();
   }
 }
 
-async function dismiss(child: ChildProcess): Promise<void> {
+async function end(child: ChildProcess): Promise<void> {
   if (child.exitCode === null && child.signalCode === null) {
     const ended = once(child, "exit");
     child.ref();
     if (child.connected) child.disconnect();
     await ended;
   }
-  if (child.exitCode !== 0) throw new Error("The server's caretaker did not clear up.");
+  if (child.exitCode !== 0) throw new Error("The server's serverProcess did not clear up.");
 }

@@ -5,10 +5,10 @@ import { abandonment, buildById, type BuildRow, leadOf, newestBuild } from "../.
 import type { Store } from "../../src/store/store.ts";
 import { listing, made, newBuild, newLead, PAUSED, resuming, started, STOPPED, toldOf } from "../conformance/build-parts.ts";
 import { register } from "../conformance/parts.ts";
-import { deed, idsOf, type Prepare } from "./deeds.ts";
+import { operation, idsOf, type Prepare } from "./operations.ts";
 
 /** What is done to builds: a second build, a second transition or a token that is lost would be found out. */
-export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
+export const BUILD_OPERATIONS: Readonly<Record<string, Prepare>> = {
   "start of a build, where another one has crashed": async (direct, n) => {
     const pipeline = "started";
     await endLast(direct, pipeline);
@@ -16,7 +16,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
     await direct.builds.move(crashed.build.id, STOPPED, crashed.lock);
     const before = await idsOf(direct, listingJobName(pipeline));
     const lead = newLead(await register(direct), `lead ${n}`);
-    return deed(
+    return operation(
       (store) => store.builds.start(newBuild(lead, { pipeline })),
       async (answer: object) => {
         const build = await isTrue(direct, answer);
@@ -33,7 +33,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
     const pipeline = "paused";
     await endLast(direct, pipeline);
     const led = await started(direct, { pipeline, token: `lead ${n}` });
-    return deed(
+    return operation(
       (store) => store.builds.move(led.build.id, PAUSED, led.lock, { bytes: bytesOf(n) }),
       async (answer: object | null) => {
         const build = await isTrue(direct, answer);
@@ -53,7 +53,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
     await direct.builds.move(led.build.id, PAUSED, led.lock, { bytes: bytesOf(n) });
     const before = await idsOf(direct, listingJobName(pipeline));
     const lock = { pipeline, token: `again ${n}` };
-    return deed(
+    return operation(
       (store) =>
         Promise.all([
           store.builds.start(resuming(led, { approval: approvalOf(n), token: lock.token })),
