@@ -23,14 +23,16 @@ export async function delivered(hf: Holdfast, name: string): Promise<void> {
 /** Resolves when the sink's view is as asked. */
 export async function sink(hf: Holdfast, name: string, is: (view: SinkView) => boolean): Promise<void> {
   const { store } = hf.engine;
-  let last: object | undefined;
+  let last: SinkView | undefined;
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   const look = async () => {
     const view = (await store.events.sinks()).find((one) => one.name === name);
+    // A long backlog takes its time.
+    if (view?.cursor !== last?.cursor) deadline.refresh();
     last = view;
     if (view !== undefined && is(view)) resolve();
   };
-  // It ends a test that hangs, and decides nothing else.
+  // It ends a test in which nothing is delivered any more, and decides nothing else.
   const deadline = setTimeout(() => reject(new Error(`The sink never was as asked: ${JSON.stringify(last)}`)), 20_000);
   const unlisten = store.onChange(() => void look());
   try {
