@@ -4,6 +4,7 @@ import { join, resolve } from "node:path";
 import { brotliCompressSync } from "node:zlib";
 import { buildUi } from "./ui.ts";
 import { type ModuleInfo, type OutputChunk, type Plugin, rolldown } from "rolldown";
+import { type ESTree, parseSync, Visitor } from "rolldown/utils";
 
 export const ROOT = join(import.meta.dirname, "..");
 const SRC = join(ROOT, "src");
@@ -48,7 +49,7 @@ export async function bundle({ folder, entries = ENTRIES, minify }: BundleOption
       threadCode(`String(${JSON.stringify(await bundleThreads())})`, false),
       dashboardFiles(await bundleDashboard()),
       // Tests replace functions of Node's modules, which needs imports.
-      minify ? plainBuiltins : null,
+      minify ? [plainBuiltins, shortLines] : null,
       ascii,
     ],
   });
@@ -69,15 +70,36 @@ export async function bundle({ folder, entries = ENTRIES, minify }: BundleOption
   }
 }
 
-/**
- * Short local names, and no comments. Names of functions and classes stay, so that a stack can be read, and so do lines: Node
- * prints the line of an error that is not caught.
- */
+/** Short local names, and no comments or spaces. Names of functions and classes stay, so that a stack can be read. */
 const READABLE = {
   compress: { keepNames: { function: true, class: true } },
   mangle: { keepNames: { function: true, class: true } },
-  codegen: { removeWhitespace: false },
+  codegen: { removeWhitespace: true },
 } as const;
+
+const LONG_OBJECT = 200;
+/** Puts each statement on a line of its own, because Node prints the line of an error that is not caught. */
+const shortLines: Plugin = {
+  name: "short-lines",
+  generateBundle(_options, files) {
+    for (const file of Object.values(files)) {
+      if (file.type !== "chunk") continue;
+      const starts: number[] = [];
+      const add = (nodes: readonly ESTree.Node[]) => starts.push(...nodes.map(({ start }) => start));
+      const visitor = new Visitor({
+        Program: ({ body }) => add(body),
+        BlockStatement: ({ body }) => add(body),
+        ClassBody: ({ body }) => add(body),
+        SwitchStatement: ({ cases }) => add(cases),
+        SwitchCase: ({ consequent }) => add(consequent),
+        ObjectExpression: ({ properties, start, end }) => end - start > LONG_OBJECT && add(properties),
+      });
+      visitor.visit(parseSync(file.fileName, file.code).program);
+      const edges = [0, ...starts.toSorted((a, b) => a - b)];
+      file.code = edges.map((start, i) => file.code.slice(start, edges[i + 1])).join("\n");
+    }
+  },
+};
 
 /**
  * The code of the keeper thread and of the thread for backups as one text: a CommonJS script, because `new Worker(text, { eval:
