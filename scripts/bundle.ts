@@ -172,7 +172,12 @@ function unpacking(files: Record<string, string>): string {
 function threadCode(code: string, isThreadCode: boolean): Plugin {
   const file = join(SRC, "store/thread-code.ts");
   const text = `export const THREAD_CODE = ${code}; export const IS_THREAD_CODE = ${isThreadCode};`;
-  return { name: "thread-code", load: (id) => (id === file ? text : null) };
+  return {
+    name: "thread-code",
+    load: (id) => (id === file ? text : null),
+    // The bundler inlines the constant only after it has chosen what to keep of each module.
+    transform: (source) => source.replaceAll("IS_THREAD_CODE ?", `${isThreadCode} ?`),
+  };
 }
 
 /** The files of the dashboard as one compressed text, so that they survive users' bundlers. */

@@ -50,7 +50,10 @@ watch.start();
 const orchestratorLocks = new Map<string, LockToken>();
 const beats = setInterval(() => void beat(), HEARTBEAT_MS);
 
-let opened: { store: Store; keeper: Keeper } | null = null;
+/** Published thread code has no other part of a store. */
+type KeeperStore = Pick<Store, "builds" | "clock" | "close" | "inspect" | "maintenance" | "processes" | "renew" | "settle">;
+
+let opened: { store: KeeperStore; keeper: Keeper } | null = null;
 let closing = false;
 let { alert } = data;
 let tick: NodeJS.Timeout | undefined;
@@ -77,9 +80,9 @@ async function beat(): Promise<void> {
   }
 }
 
-async function open(): Promise<{ store: Store; keeper: Keeper }> {
+async function open(): Promise<NonNullable<typeof opened>> {
   const { openStore } = await import("../store/open-store.ts");
-  const store = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
+  const store: KeeperStore = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
   store.processes.self = data.process;
   return { store, keeper: new Keeper({ store, leaseTable, clock: store.clock, onLoss, onTimedOut }) };
 }

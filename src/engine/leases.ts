@@ -219,7 +219,7 @@ export interface TimedOut {
 }
 
 interface KeeperParts {
-  store: Store;
+  store: Pick<Store, "inspect" | "renew" | "settle">;
   leaseTable: LeaseTable;
   clock: Clock;
   onLoss: (loss: Loss) => void;

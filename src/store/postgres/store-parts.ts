@@ -40,6 +40,7 @@ import { SettleEffects, Tally } from "./settle/settle-effects.ts";
 import { Settle } from "./settle/settle.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
 import type { StoreHooks } from "../store.ts";
+import { IS_THREAD_CODE } from "../thread-code.ts";
 
 const NO_FILE: FileFacts = {
   logAtOpening: () => ({ bytes: 0, frames: 0 }),
@@ -67,36 +68,41 @@ export function storeParts(
   const audit = new Audit(dialect, { actor, events: outbox });
   const recoveryLog = new RecoveryLog(dialect, outbox);
   const processes = new Processes(s, { ...opened, audit, time }, access);
-  const locks = new Locks(dialect, { audit, processes, recoveryLog }, scripts);
   const { cancel, retention } = jobParts;
   const settle = new Settle(s, { ...jobParts, random });
   const leases = new Leases(s, scripts);
-  const notes = new Notes(dialect, { items: batches.items, attempts }, scripts);
-  const numbers = new EventNumbering(s, reader, access);
   const builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog }, scripts);
-  const hooks = workHooks(s, { jobParts, notes, reader, access });
-  const recovered = { settle, leases, events: outbox, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
+  const mainThreadParts = () => {
+    const notes = new Notes(dialect, { items: batches.items, attempts }, scripts);
+    const locks = new Locks(dialect, { audit, processes, recoveryLog }, scripts);
+    const numbers = new EventNumbering(s, reader, access);
+    const hooks = workHooks(s, { jobParts, notes, reader, access });
+    const recovered = { settle, leases, events: outbox, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
+    return {
+      notes,
+      locks,
+      claim: new Claim(s, { ...jobParts, locks: new ClaimLocks(s), random, read: reader.rows }),
+      operate: new Operate(dialect, { cancel, retention, audit, batches, database: operateDatabase(s, jobParts) }, scripts),
+      outlooks: new Outlooks(s, { rows: reader.rows, catalog, random }),
+      schedules: new Schedules(dialect, { enqueue, audit }, scripts),
+      queries: new Queries(dialect, queryDialect(s), { lanes: catalog.over(access.read), attempts }, scripts),
+      queues: new Queues(dialect, { settings, audit }, scripts),
+      events: new EventLog(dialect, { numbers, databaseId, audit }, scripts),
+      auditLog: new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts),
+      work: new Work(dialect, { batches, hooks }, scripts),
+      recoveries: new Recoveries(dialect, recovered, scripts),
+    };
+  };
   return {
     statements,
     jobParts,
     settle,
     leases,
-    notes,
-    attempts,
-    locks,
     processes,
     audit,
     builds,
-    claim: new Claim(s, { ...jobParts, locks: new ClaimLocks(s), random, read: reader.rows }),
-    operate: new Operate(dialect, { cancel, retention, audit, batches, database: operateDatabase(s, jobParts) }, scripts),
-    outlooks: new Outlooks(s, { rows: reader.rows, catalog, random }),
-    schedules: new Schedules(dialect, { enqueue, audit }, scripts),
-    queries: new Queries(dialect, queryDialect(s), { lanes: catalog.over(access.read), attempts }, scripts),
-    queues: new Queues(dialect, { settings, audit }, scripts),
-    events: new EventLog(dialect, { numbers, databaseId, audit }, scripts),
-    auditLog: new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts),
-    work: new Work(dialect, { batches, hooks }, scripts),
-    recoveries: new Recoveries(dialect, recovered, scripts),
+    // The keeper thread only renews and settles. Its published code leaves out the classes of these.
+    ...(IS_THREAD_CODE ? ({} as ReturnType<typeof mainThreadParts>) : mainThreadParts()),
   };
 }
 

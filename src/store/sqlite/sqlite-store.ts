@@ -24,6 +24,7 @@ import {
   newHooks,
 } from "../store.ts";
 import type { Operation } from "../points.ts";
+import { IS_THREAD_CODE } from "../thread-code.ts";
 import { Alive, aliveFolder } from "../alive.ts";
 import { Queries } from "../sql/queries.ts";
 import { Processes } from "./processes.ts";
@@ -372,10 +373,8 @@ function storeParts(opened: OpenedSqlite & { alive: Alive | null }, parts: Parts
   const audit = new Audit(DIALECT, { actor: parts.actor ?? null, events });
   const recoveryLog = new RecoveryLog(DIALECT, events);
   const attempts = new Attempts(DIALECT);
-  const notes = new Notes(DIALECT, { items: batches.items, attempts }, scripts);
   const onRegistered = () => damage.recordCleared();
   const processes = new Processes(db, { audit, driver, alive, token, beWitness, onRegistered }, access);
-  const locks = new Locks(DIALECT, { audit, processes, recoveryLog }, scripts);
   const lanes = new ClaimedLanes(db);
   const shared = { ...enqueueParts, attempts, locks: new ClaimLocks(db), lanes, random };
   const database = operateDatabase(db, enqueueParts);
@@ -383,35 +382,43 @@ function storeParts(opened: OpenedSqlite & { alive: Alive | null }, parts: Parts
   const settle = new Settle(db, { ...shared, cancel });
   const leases = new Leases(db, settle);
   const builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog }, scripts);
-  const hooks = workHooks(db, { enqueueParts, cancel, notes, access });
-  const file: FileFacts = {
-    logAtOpening: () => damage.logAtOpening ?? { bytes: 0, frames: 0 },
-    logSize: () => walSize(path),
-    commitsMissing: () => damage.commitsMissing(),
-    reported: (ids) => damage.reported(ids),
+  const mainThreadParts = () => {
+    const notes = new Notes(DIALECT, { items: batches.items, attempts }, scripts);
+    const locks = new Locks(DIALECT, { audit, processes, recoveryLog }, scripts);
+    const hooks = workHooks(db, { enqueueParts, cancel, notes, access });
+    const file: FileFacts = {
+      logAtOpening: () => damage.logAtOpening ?? { bytes: 0, frames: 0 },
+      logSize: () => walSize(path),
+      commitsMissing: () => damage.commitsMissing(),
+      reported: (ids) => damage.reported(ids),
+    };
+    const recovered = { settle, leases, events, recoveryLog, locks, processes, audit, builds, file };
+    return {
+      notes,
+      locks,
+      own: new OwnTransaction(db, enqueueParts, path),
+      userTransactions: new UserTransactions({ path, driver, durability, now: access.now }),
+      claim: new Claim(db, shared),
+      operate: new Operate(DIALECT, { ...enqueueParts, cancel, audit, database }, scripts),
+      schedules: new Schedules(DIALECT, { enqueue, audit }, scripts),
+      queries: new Queries(DIALECT, QUERY_DIALECT, { lanes: catalog, attempts }, scripts),
+      queues: new Queues(DIALECT, { settings, audit }, scripts),
+      events: new EventLog(DIALECT, { numbers: eventNumbers(scripts), databaseId, audit }, scripts),
+      work: new Work(DIALECT, { batches, hooks }, scripts),
+      recoveries: new Recoveries(DIALECT, recovered, scripts),
+    };
   };
-  const recovered = { settle, leases, events, recoveryLog, locks, processes, audit, builds, file };
   return {
     statements,
     enqueueParts,
     lanes,
     settle,
     leases,
-    notes,
-    locks,
     processes,
     audit,
     builds,
-    own: new OwnTransaction(db, enqueueParts, path),
-    userTransactions: new UserTransactions({ path, driver, durability, now: access.now }),
-    claim: new Claim(db, shared),
-    operate: new Operate(DIALECT, { ...enqueueParts, cancel, audit, database }, scripts),
-    schedules: new Schedules(DIALECT, { enqueue, audit }, scripts),
-    queries: new Queries(DIALECT, QUERY_DIALECT, { lanes: catalog, attempts }, scripts),
-    queues: new Queues(DIALECT, { settings, audit }, scripts),
-    events: new EventLog(DIALECT, { numbers: eventNumbers(scripts), databaseId, audit }, scripts),
     auditLog: new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts),
-    work: new Work(DIALECT, { batches, hooks }, scripts),
-    recoveries: new Recoveries(DIALECT, recovered, scripts),
+    // The keeper thread only renews and settles. Its published code leaves out the classes of these.
+    ...(IS_THREAD_CODE ? ({} as ReturnType<typeof mainThreadParts>) : mainThreadParts()),
   };
 }
