@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
-import type { AddressInfo, Server } from "node:net";
-import { isIP } from "node:net";
-import { serve as listen } from "@hono/node-server";
+import { createServer, type Server } from "node:http";
+import { type AddressInfo, isIP } from "node:net";
+import { getRequestListener } from "@hono/node-server";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { type Access, TokenAccess } from "./access.ts";
@@ -39,14 +39,11 @@ export async function serve(hf: Holdfast, options: ServeOptions = {}): Promise<S
     tokens === null ? rest : { ...rest, authorize: (request) => requireToken(tokens.authorize(request)) },
   );
   let hosts: Set<string> | null = null;
-  const server = listen({
-    fetch: async (request: Request) => {
-      if (hosts !== null && !hosts.has(request.headers.get("host") ?? "")) return wrongHost();
-      return tokens?.login(request) ?? answer(request);
-    },
-    hostname: host,
-    port,
-  }) as Server;
+  const fetch = async (request: Request) => {
+    if (hosts !== null && !hosts.has(request.headers.get("host") ?? "")) return wrongHost();
+    return tokens?.login(request) ?? answer(request);
+  };
+  const server = createServer(getRequestListener(fetch, { hostname: host })).listen(port, host);
   await new Promise<void>((resolve, reject) =>
     server.once("listening", resolve).once("error", (error) => reject(notServed(error))),
   );
@@ -92,6 +89,6 @@ function wrongHost(): Response {
 async function closeServer(server: Server): Promise<void> {
   await new Promise<void>((resolve) => {
     server.close(() => resolve());
-    (server as Server & { closeAllConnections?: () => void }).closeAllConnections?.();
+    server.closeAllConnections();
   });
 }
