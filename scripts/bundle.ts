@@ -176,7 +176,7 @@ function threadCode(code: string, isThreadCode: boolean): Plugin {
     name: "thread-code",
     load: (id) => (id === file ? text : null),
     // The bundler inlines the constant only after it has chosen what to keep of each module.
-    transform: (source) => source.replaceAll("IS_THREAD_CODE ?", `${isThreadCode} ?`),
+    transform: (source) => source.replaceAll(/\bIS_THREAD_CODE(?=\s+\?)/g, String(isThreadCode)),
   };
 }
 

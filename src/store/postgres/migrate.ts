@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { passPoint } from "../points.ts";
+import { IS_THREAD_CODE } from "../thread-code.ts";
 import type { Durability } from "../store.ts";
 import { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
@@ -15,7 +16,12 @@ interface Migration {
   sql: (schema: string) => string;
 }
 
-export const MIGRATIONS: Migration[] = [{ name: "initial", sql: schemaSql }];
+export const MIGRATIONS: Migration[] = [{ name: "initial", sql: IS_THREAD_CODE ? refuseInThread : schemaSql }];
+
+/** A thread opens the database of a process that has migrated it, so that its packed code needs no schema. */
+function refuseInThread(): string {
+  throw new Error("a thread does not change the schema");
+}
 
 export function schemaVersion(): number {
   return MIGRATIONS.length;

@@ -1,5 +1,6 @@
 import { Attempts } from "../sql/attempts.ts";
 import { Audit, type AuditGuards, AuditLog } from "../sql/audit.ts";
+import { OrchestratorBeats } from "../sql/builds/build-rows.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { Dependents } from "../sql/dependents.ts";
 import { EventLog } from "../sql/events.ts";
@@ -71,7 +72,9 @@ export function storeParts(
   const { cancel, retention } = jobParts;
   const settle = new Settle(s, { ...jobParts, random });
   const leases = new Leases(s, scripts);
-  const builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog }, scripts);
+  const builds = IS_THREAD_CODE
+    ? (new OrchestratorBeats(dialect, scripts) as Builds)
+    : new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog }, scripts);
   const mainThreadParts = () => {
     const notes = new Notes(dialect, { items: batches.items, attempts }, scripts);
     const locks = new Locks(dialect, { audit, processes, recoveryLog }, scripts);

@@ -42,6 +42,7 @@ import { Notes } from "../sql/notes.ts";
 import { Cancel, Operate } from "../sql/operate.ts";
 import { Locks } from "../sql/locks.ts";
 import { EventLog } from "../sql/events.ts";
+import { OrchestratorBeats } from "../sql/builds/build-rows.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { Audit, AuditLog } from "../sql/audit.ts";
 import { Attempts } from "../sql/attempts.ts";
@@ -381,7 +382,9 @@ function storeParts(opened: OpenedSqlite & { alive: Alive | null }, parts: Parts
   const cancel = new Cancel(DIALECT, { attempts, database });
   const settle = new Settle(db, { ...shared, cancel });
   const leases = new Leases(db, settle);
-  const builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog }, scripts);
+  const builds = IS_THREAD_CODE
+    ? (new OrchestratorBeats(DIALECT, scripts) as Builds)
+    : new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog }, scripts);
   const mainThreadParts = () => {
     const notes = new Notes(DIALECT, { items: batches.items, attempts }, scripts);
     const locks = new Locks(DIALECT, { audit, processes, recoveryLog }, scripts);

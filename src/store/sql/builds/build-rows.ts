@@ -33,7 +33,7 @@ import {
   toToken,
 } from "../../builds.ts";
 import type { KnownProcesses } from "../../processes.ts";
-import { RowGuard, type Dialect, type Params, type Reads, type Script, together, type Tx } from "../script.ts";
+import { type Access, RowGuard, type Dialect, type Params, type Reads, type Script, together, type Tx } from "../script.ts";
 
 type Row = BuildColumns & { stages: string | null };
 
@@ -206,6 +206,21 @@ interface LeftBuild {
   lock: string | null;
 }
 
+/** Renews orchestrator locks. The keeper thread needs nothing else of builds. */
+export class OrchestratorBeats {
+  readonly #access: Access;
+  readonly #sql: string;
+
+  constructor(dialect: Dialect, access: Access) {
+    this.#access = access;
+    this.#sql = `update ${dialect.table("leads")} set beat_at = :now where pipeline = :pipeline and token = :token`;
+  }
+
+  beat({ pipeline, token }: LockToken): Promise<boolean> {
+    return this.#access.write("beat", (tx) => tx.run(this.#sql, { pipeline, token }));
+  }
+}
+
 export class OrchestratorLocks {
   readonly #sql: ReturnType<typeof orchestratorLocksSql>;
 
@@ -241,10 +256,6 @@ export class OrchestratorLocks {
     yield* tx.run(this.#sql.take, { pipeline, build, token, holder, pid, host, program, programHash });
   }
 
-  beat(tx: Tx, { pipeline, token }: LockToken): Script<boolean> {
-    return tx.run(this.#sql.beat, { pipeline, token });
-  }
-
   release(tx: Tx, build: BuildKey): Script<boolean> {
     return tx.run(this.#sql.release, { build });
   }
@@ -271,7 +282,6 @@ function orchestratorLocksSql(dialect: Dialect) {
     take: `
       insert into ${leads} (pipeline, build, token, holder, pid, host, program, program_hash, acquired_at, beat_at)
       values (:pipeline, :build, :token, :holder, :pid, :host, :program, :programHash, :now, :now)`,
-    beat: `update ${leads} set beat_at = :now where pipeline = :pipeline and token = :token`,
     release: `delete from ${leads} where build = :build`,
     orchestratedBy: `${read} where lead.holder = :holder order by build.key`,
     // Uses builds_unended, whose condition is repeated so that the planner recognizes it.

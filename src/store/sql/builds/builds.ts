@@ -44,7 +44,7 @@ import {
   type Tx,
   wait,
 } from "../script.ts";
-import { endedWithWork, OrchestratorLocks, Retries, Runs, Tokens } from "./build-rows.ts";
+import { endedWithWork, OrchestratorBeats, OrchestratorLocks, Retries, Runs, Tokens } from "./build-rows.ts";
 
 interface Parts {
   settings: Settings;
@@ -54,7 +54,7 @@ interface Parts {
   recoveryLog: RecoveryLog;
 }
 
-export class Builds implements BuildStore {
+export class Builds extends OrchestratorBeats implements BuildStore {
   readonly #access: Access;
   readonly #parts: Parts;
   readonly #runs: Runs;
@@ -64,6 +64,7 @@ export class Builds implements BuildStore {
   readonly #workLeft: string;
 
   constructor(dialect: Dialect, parts: Parts, access: Access) {
+    super(dialect, access);
     this.#access = access;
     this.#parts = parts;
     this.#runs = new Runs(dialect);
@@ -79,10 +80,6 @@ export class Builds implements BuildStore {
 
   orchestratorLocks(pipeline?: string): Promise<OrchestratorLockRow[]> {
     return this.#access.read((db) => this.#locks.list(db, pipeline));
-  }
-
-  beat(lock: LockToken): Promise<boolean> {
-    return this.#access.write("beat", (tx) => this.#locks.beat(tx, lock));
   }
 
   start(build: NewBuild | ResumeBuild): Promise<StartedBuild> {
