@@ -19,7 +19,7 @@ export const ENTRIES: Record<string, string> = {
   server: "server/index.ts",
   cli: "cli/main.ts",
   child: "pipelines/isolated/child.ts",
-  "task-runner": "store/sqlite/maintenance/backup/task-runner.ts",
+  "task-process": "store/sqlite/maintenance/backup/task-process.ts",
   "memory-eater": "testing/memory-eater.ts",
 };
 
@@ -102,7 +102,7 @@ const shortLines: Plugin = {
 };
 
 /**
- * The code of the keeper thread and of the thread for backups as one text: a CommonJS script, because `new Worker(text, { eval:
+ * The code of the keeper thread and of tasks such as backups as one text: a CommonJS script, because `new Worker(text, { eval:
  * true })` starts that in half the time of a module in a `data:` address. Each store is a part of its own: a thread compiles
  * only what it runs, which saves memory for as long as it lives.
  */
@@ -111,7 +111,7 @@ async function bundleThreads(): Promise<string> {
   const [task, keeper] = ["store/sqlite/maintenance/backup/task-runner.ts", "engine/keeper-thread.ts"].map((path) =>
     JSON.stringify(join(SRC, path)),
   );
-  const code = `import { workerData } from "node:worker_threads"; if ("task" in workerData) import(${task}); else import(${keeper});`;
+  const code = `import { workerData } from "node:worker_threads"; workerData?.location ? import(${keeper}) : import(${task});`;
   const build = await rolldown({
     input: { threads: entry },
     platform: "node",

@@ -56,7 +56,7 @@ async function scene(t: TestContext): Promise<{ hf: Holdfast; folder: string; be
 async function started(): Promise<number> {
   for (;;) {
     const pids = readFileSync(CHILDREN, "utf8").trim().split(" ").filter(Boolean);
-    const found = pids.find((pid) => readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("task-runner"));
+    const found = pids.find((pid) => readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("task-process"));
     if (found !== undefined) return Number(found);
     await new Promise((resolve) => setImmediate(resolve));
   }

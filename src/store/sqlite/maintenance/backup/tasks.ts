@@ -15,7 +15,7 @@ export function runTask<Name extends keyof Tasks>(
   onProgress: OnProgress = () => {},
 ): Promise<Answer<Name>> {
   return new Promise((resolve, reject) => {
-    const { code, options } = ownThread(fileOf(task));
+    const { code, options } = ownThread(fileOf("task-runner", `the task "${task}"`));
     const thread = new Worker(code, { workerData: { task, input }, ...options });
     thread.on("message", (message: FromTask) => {
       if ("progress" in message) onProgress(message.progress);
@@ -29,7 +29,10 @@ export function runTask<Name extends keyof Tasks>(
 
 /** Runs a task in a child process, so that a crash of SQLite in a damaged file ends no job. */
 export async function runTaskApart<Name extends keyof Tasks>(task: Name, input: Input<Name>): Promise<Answer<Name>> {
-  const child = fork(ownFile(fileOf(task)), [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
+  const child = fork(ownFile(fileOf("task-process", `the task "${task}"`)), [], {
+    execArgv: [],
+    stdio: ["ignore", "ignore", "inherit", "ipc"],
+  });
   // The child may exit before its answer is read from the channel.
   const ended = Promise.all([once(child, "exit"), once(child, "disconnect")]).then(([[code, signal]]) => {
     throw new Error(`the process for "${task}" ended (${signal ?? `code ${code}`}) without an answer`);
@@ -43,8 +46,8 @@ export async function runTaskApart<Name extends keyof Tasks>(task: Name, input: 
   return (message as { answer: Answer<Name> }).answer;
 }
 
-function fileOf(task: string): Parameters<typeof ownFile>[0] {
-  return { here: import.meta.url, name: "./task-runner", runs: `the task "${task}"` };
+export function fileOf(name: string, runs: string): Parameters<typeof ownFile>[0] {
+  return { here: import.meta.url, name: `./${name}`, runs };
 }
 
 function toError({ code, message, hint, stack }: Thrown): Error {
