@@ -8,7 +8,7 @@ import { fromJson, toJson } from "../core/text/json.ts";
 import type { LeaseRef } from "../core/jobs/lease.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { parse } from "../core/jobs/run-options.ts";
-import { refusePipelineName } from "../core/pipelines/work.ts";
+import { checkOwnName } from "../core/pipelines/work.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { lossReason, type LossReason } from "./leases.ts";
@@ -94,8 +94,8 @@ function isAnyVersion(from: unknown): from is AnyVersion {
 }
 
 function sourceOf(from: unknown): { queue: string } | { name: string } {
-  if (typeof from === "string") return { queue: refusePipelineName(checkName(from, "The queue"), "The queue") };
-  return { name: refusePipelineName(checkName((from as AnyVersion).anyVersionOf, "The name"), "The name") };
+  if (typeof from === "string") return { queue: checkOwnName(from, "The queue") };
+  return { name: checkOwnName((from as AnyVersion).anyVersionOf, "The name") };
 }
 
 export function leaseOf(given: Duration, what = "lease"): number {

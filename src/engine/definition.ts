@@ -4,14 +4,13 @@ import { FINISHED_STATES, type FinishedState, isFinished, JOB_STATES, type JobSt
 import { checkRunOptions, parse, type RunOptions, type RunSettings, type StandardSchema } from "../core/jobs/run-options.ts";
 import { checkLimits, type Limit } from "../core/limits/limit.ts";
 import type { EnqueueOptions, JobContext, JobDef, Run } from "../core/pipelines/stage.ts";
-import { refusePipelineName } from "../core/pipelines/work.ts";
+import { checkOwnName } from "../core/pipelines/work.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import {
   checkBoolean,
   checkCount,
   checkFunction,
   checkInstant,
-  checkName,
   checkOneOf,
   describeValue,
   invalidOption,
@@ -78,12 +77,12 @@ export function job(
     throw invalidOption(`job takes an object, got ${describeValue(options)}.`, "Call job({ name, run }).");
   refuseUnknown(options, JOB_OPTIONS, "job");
   rejectSurplus(arguments, 1, "job");
-  const name = refusePipelineName(checkName(options.name, "A job's name"), "A job's name");
+  const name = checkOwnName(options.name, "A job's name");
   const where = `job "${name}"`;
   const queue =
     options.queue === undefined
       ? name
-      : checkQueue(typeof options.queue === "string" ? options.queue : options.queue?.name, where);
+      : checkOwnName(typeof options.queue === "string" ? options.queue : options.queue?.name, `The queue of ${where}`);
   const definition: Definition = {
     name,
     queue,
@@ -123,11 +122,6 @@ export function definitionOf(def: unknown, call?: string): Definition {
 
 function isVariableName(value: unknown): value is string {
   return typeof value === "string" && /^[A-Za-z_$][\w$]{0,99}$/.test(value);
-}
-
-function checkQueue(name: unknown, where: string): string {
-  const what = `The queue of ${where}`;
-  return refusePipelineName(checkName(name, what), what);
 }
 
 function checkRun(run: unknown, where: string): Run<unknown, unknown> | undefined {

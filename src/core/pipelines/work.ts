@@ -1,7 +1,7 @@
 import { createHash, hash } from "node:crypto";
 import { HoldfastError } from "../text/errors.ts";
 import { canonicalJson, Secret, SECRET } from "../text/json.ts";
-import { rejectSurplus } from "../text/options.ts";
+import { checkName, rejectSurplus } from "../text/options.ts";
 import { type ResultKey, compareIds } from "../text/ids.ts";
 import { type JobError, toJobError } from "../jobs/job.ts";
 import type { Outcome } from "../jobs/retry.ts";
@@ -29,7 +29,9 @@ export function listingJobName(pipeline: string): string {
   return stageJobName(pipeline, "");
 }
 
-export function refusePipelineName(name: string, what: string): string {
+/** Checks the name of a job or queue that is not a pipeline's. */
+export function checkOwnName(given: unknown, what: string): string {
+  const name = checkName(given, what);
   if (!name.startsWith(PIPELINE_PREFIX)) return name;
   throw new HoldfastError(
     "NAME_INVALID",

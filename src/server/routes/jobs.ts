@@ -3,9 +3,9 @@ import type { AttemptView } from "../../core/jobs/attempts.ts";
 import { parseInputPair } from "../../core/jobs/filter.ts";
 import type { Job } from "../../core/jobs/job.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { checkName, definedOnly } from "../../core/text/options.ts";
+import { definedOnly } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
-import { refusePipelineName } from "../../core/pipelines/work.ts";
+import { checkOwnName } from "../../core/pipelines/work.ts";
 import { type Definition, definitionOf, job as defineJob, type JobDef } from "../../engine/definition.ts";
 import type { MatchingAction } from "../../engine/all-matching.ts";
 import { noSuchJob } from "../../engine/client.ts";
@@ -139,5 +139,5 @@ function definitionFor(jobs: readonly JobDef[], name: string, queue: string | un
   const newest = known.toSorted((a, b) => b.version - a.version)[0];
   const definition = newest ?? definitionOf(defineJob({ name, run: () => undefined }));
   if (queue === undefined) return definition;
-  return { ...definition, queue: refusePipelineName(checkName(queue, "The queue"), "The queue") };
+  return { ...definition, queue: checkOwnName(queue, "The queue") };
 }
