@@ -58,9 +58,15 @@ export class WorkerLoop implements Worker {
   readonly #unlisten: () => void;
   readonly #withdraw: () => void;
   readonly #keepAlive: NodeJS.Timeout;
+  readonly #listener = {
+    onLoss: (attempt: Attempt) => this.#onLoss(attempt),
+    onHandled: (attempt: Attempt) => this.#onHandled(attempt),
+  };
   #waiting: Attempt[] = [];
   #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
+  /** How many of them still run their handler: these count against the concurrency. */
+  #handling = 0;
   /** How many jobs to claim beyond the concurrency. They must not wait here for long while other workers are idle. */
   #prefetch = 0;
   #turnStartedAt = 0;
@@ -235,7 +241,7 @@ export class WorkerLoop implements Worker {
   #addClaimed(claimed: Claimed[], before: number): void {
     for (const job of claimed) {
       const runnable = this.#runnables.of(job);
-      const attempt = new Attempt(job, runnable, this.#onLoss);
+      const attempt = new Attempt(job, runnable, this.#listener);
       attempt.slot = this.#engine.hold(job, attempt, before);
       runnable.held++;
       runnable.def.prefetch?.(job);
@@ -289,7 +295,7 @@ export class WorkerLoop implements Worker {
 
   /** Claims jobs in the commit that enqueues them, so that they start as soon as their producer has its answer. */
   readonly #onIncoming = (): void => {
-    if (!this.#isDry || this.#isClaiming || this.#stopping !== null || this.#running.size >= this.#concurrency) return;
+    if (!this.#isDry || this.#isClaiming || this.#stopping !== null || this.#handling >= this.#concurrency) return;
     this.#wakes++;
     this.#isDry = false;
     queueMicrotask(() => this.#runTurn());
@@ -318,7 +324,7 @@ export class WorkerLoop implements Worker {
     if (this.#isStarting) return;
     this.#isStarting = true;
     let hasStarted = false;
-    while (this.#waiting.length > 0 && this.#running.size < this.#concurrency && !this.#isTurnOverrun()) {
+    while (this.#waiting.length > 0 && this.#handling < this.#concurrency && !this.#isTurnOverrun()) {
       this.#start(this.#waiting.shift() as Attempt, now);
       hasStarted = true;
     }
@@ -338,12 +344,13 @@ export class WorkerLoop implements Worker {
     if (!this.#engine.leaseTable.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
     attempt.startedAt = now;
     this.#running.add(attempt);
+    this.#handling++;
     if (this.#drained !== null) this.#drained.ran++;
     this.#executor.run(attempt);
   }
 
   #finish(attempt: Attempt, outcome: Outcome): void {
-    if (!this.#running.delete(attempt)) return;
+    if (!this.#leave(attempt)) return;
     attempt.isOver = true;
     attempt.span?.finished(outcome);
     const now = this.#engine.clock.monotonic();
@@ -354,6 +361,18 @@ export class WorkerLoop implements Worker {
     this.#notifyIfQuiet();
   }
 
+  #leave(attempt: Attempt): boolean {
+    const wasRunning = this.#running.delete(attempt);
+    if (wasRunning && !attempt.isHandled) this.#handling--;
+    return wasRunning;
+  }
+
+  readonly #onHandled = (attempt: Attempt): void => {
+    if (!this.#running.has(attempt)) return;
+    this.#handling--;
+    this.#startWaiting();
+  };
+
   readonly #onLoss = (attempt: Attempt): void => {
     attempt.span?.lost(attempt.lost ?? "LEASE_LOST");
     attempt.runnable.held--;
@@ -363,7 +382,7 @@ export class WorkerLoop implements Worker {
     this.#settler.drop(attempt);
     if (this.#running.has(attempt)) {
       this.#engine.clock.after(LOST_HANDLER_GRACE_MS, () => {
-        if (!this.#running.delete(attempt)) return;
+        if (!this.#leave(attempt)) return;
         this.#engine.log.warn("a handler continues although its lease is gone", {
           job: attempt.claimed.id,
           name: attempt.claimed.name,
