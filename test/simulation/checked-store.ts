@@ -61,12 +61,14 @@ export class CheckedStore {
     const ask = this.#asking("recoveries", this.#store.recoveries);
     const { recoveries, reclaims } = this.#model;
     return {
-      begin: (found) => ask("begin", [found], (answer) => recoveries.begin(found, answer)),
+      begin: (found) => this.#world.alone(() => ask("begin", [found], (answer) => recoveries.begin(found, answer))),
       reclaimFrom: (dead) =>
-        ask("reclaimFrom", [dead], (answer) => {
-          for (const judgement of recoveries.taken(dead)) checkTaking(this.#world, this.#now, judgement);
-          recoveries.reclaimFrom(this.#now, dead, answer);
-        }),
+        this.#world.alone(() =>
+          ask("reclaimFrom", [dead], (answer) => {
+            for (const judgement of recoveries.taken(dead)) checkTaking(this.#world, this.#now, judgement);
+            recoveries.reclaimFrom(this.#now, dead, answer);
+          }),
+        ),
       close: (ending) =>
         ask("close", [ending], (answer) => {
           if (ending !== "acknowledged") recoveries.close(this.#now, ending, answer);
@@ -85,7 +87,8 @@ export class CheckedStore {
     const ask = this.#asking("processes", this.#store.processes);
     return {
       probe: () => this.#world.inTurn(() => this.#probe()),
-      unregister: (id) => ask("unregister", [id], (answer) => this.#model.reclaims.unregister(id, answer)),
+      unregister: (id) =>
+        this.#world.alone(() => ask("unregister", [id], (answer) => this.#model.reclaims.unregister(id, answer))),
     };
   }
 

@@ -53,6 +53,7 @@ export class World {
   readonly #options: WorldOptions;
   #changes: Change[] = [];
   #calls: Promise<unknown> = Promise.resolve();
+  #alone: Promise<void> | null = null;
   #named = 0;
 
   constructor(options: WorldOptions) {
@@ -77,9 +78,23 @@ export class World {
 
   /** At once, or, where answers take their time, when every call before it has its own. */
   inTurn<T>(call: () => Promise<T>): Promise<T> {
-    if (!this.place.isSlow) return call();
+    if (!this.place.isSlow) return this.#alone === null ? call() : this.#alone.then(call);
     const answer = this.#calls.then(call);
     this.#calls = answer.catch(() => {});
+    return answer;
+  }
+
+  /** Other calls wait for this one: it answers later than a call that is committed with it, and after it. */
+  alone<T>(call: () => Promise<T>): Promise<T> {
+    const answer = call();
+    const over = answer.then(
+      () => {},
+      () => {},
+    );
+    this.#alone = over;
+    void over.then(() => {
+      if (this.#alone === over) this.#alone = null;
+    });
     return answer;
   }
 
