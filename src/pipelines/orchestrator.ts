@@ -2,14 +2,7 @@ import { limitArguments } from "../core/text/options.ts";
 import { randomBytes } from "node:crypto";
 import { TOKEN_BYTES, tokenOf } from "../core/pipelines/budget.ts";
 import type { Build } from "../core/pipelines/build-view.ts";
-import {
-  type BuildProgress,
-  hasEnded,
-  nextBuildMove,
-  nextPausedMove,
-  startsNothingNew,
-  type WantedMove,
-} from "../core/pipelines/build.ts";
+import { hasEnded, nextBuildMove, nextPausedMove, startsNothingNew, type WantedMove } from "../core/pipelines/build.ts";
 import { gatherSegment } from "../core/pipelines/work.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "../engine/engine.ts";
@@ -140,8 +133,7 @@ export class Orchestrator {
     if (row.state !== "ACTIVE") return this.#finish(row);
     if (this.#isQueuePaused) await this.#letRun(row);
     if (this.#stopping !== null && row.open > 0) return;
-    const progress: BuildProgress = { ...row, running: 0, left: row.open };
-    const isFailing = startsNothingNew(progress);
+    const isFailing = startsNothingNew(row);
     const { engine, model, lock } = this.#parts;
     if (this.#retries && !isFailing && row.listing === "done" && (row.round === 0 || row.open === 0)) {
       // List failed targets again from round 0 on. Gathers behind them run again if their members have changed.
@@ -156,7 +148,7 @@ export class Orchestrator {
         return;
       }
     }
-    const move = nextBuildMove(progress);
+    const move = nextBuildMove(row);
     if (move !== null) await this.#move(move);
   }
 
@@ -214,7 +206,7 @@ export class Orchestrator {
     const { engine } = this.#parts;
     try {
       const row = await this.#read();
-      const move = row.state === "BUDGET_PAUSE" ? nextPausedMove({ ...row, running: 0, left: row.open }) : null;
+      const move = row.state === "BUDGET_PAUSE" ? nextPausedMove(row) : null;
       return (move && (await engine.store.builds.move(row.id, move, { by: engine.actor }))) ?? row;
     } catch (error) {
       // Attempts in other processes are still running; the process that resumes the build decides.

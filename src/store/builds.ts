@@ -302,7 +302,7 @@ export function factsOf(
 }
 
 export function startsNothing(build: BuildRow): boolean {
-  return build.blocked !== null || startsNothingNew({ ...build, running: 0, left: build.open });
+  return build.blocked !== null || startsNothingNew(build);
 }
 
 /** Returns how a build resumes. Throws if the pipeline has changed, before a token is used. */

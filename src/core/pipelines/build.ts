@@ -215,8 +215,8 @@ const NEEDS: Record<BuildNeed, { met(facts: BuildConditions, note: string | unde
 
 export interface BuildProgress {
   listing: "running" | "done" | "failed";
-  running: number;
-  left: number;
+  /** Unfinished work items, running ones included, without the listing. */
+  open: number;
   failed: number;
   maxFailures: number | null;
   blocked: "budget_precheck_block" | "budget_exceeded" | null;
@@ -226,23 +226,21 @@ export function startsNothingNew({ failed, maxFailures, listing }: BuildProgress
   return listing === "failed" || (maxFailures !== null && failed > maxFailures);
 }
 
-/** Returns the next move, or null. A build that is going to fail does not pause, because more money would not help. */
+// Returns the next move, or null. A build that will fail does not pause, because more money would not help. While attempts run,
+// `moveBuild` rejects its failure, and the orchestrator asks again.
 export function nextBuildMove(progress: BuildProgress): WantedMove | null {
-  const { listing, running, left, failed, blocked } = progress;
-  if (startsNothingNew(progress)) {
-    if (running > 0) return null;
-    return { move: "fail", reason: listing === "failed" ? "source_failed" : "targets_failed" };
-  }
-  if (blocked !== null && left > 0) return { move: "pause", reason: blocked };
-  if (listing === "running" || running > 0 || left > 0) return null;
+  const { listing, open, failed, blocked } = progress;
+  if (startsNothingNew(progress)) return { move: "fail", reason: listing === "failed" ? "source_failed" : "targets_failed" };
+  if (blocked !== null && open > 0) return { move: "pause", reason: blocked };
+  if (listing === "running" || open > 0) return null;
   return failed > 0 ? { move: "fail", reason: "targets_failed" } : { move: "succeed", reason: "all_targets_done" };
 }
 
 /** Returns the move of a paused build after its last attempt. If nothing is left to pay for, no approval is needed. */
 export function nextPausedMove(progress: BuildProgress): WantedMove | null {
-  const { listing, running, left, failed } = progress;
-  if (running > 0 || failed === 0) return null;
-  const over = startsNothingNew(progress) || (listing === "done" && left === 0);
+  const { listing, open, failed } = progress;
+  if (failed === 0) return null;
+  const over = startsNothingNew(progress) || (listing === "done" && open === 0);
   return over ? { move: "fail", reason: "targets_failed" } : null;
 }
 
