@@ -351,8 +351,6 @@ export class Engine {
           });
         case "failed":
           return this.log.warn("the keeper had trouble; it tries again", message.failure);
-        case "closed":
-          return;
       }
     });
     thread.on("error", (error) => {

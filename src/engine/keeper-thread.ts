@@ -32,7 +32,6 @@ export type FromKeeper =
   | { type: "loss"; loss: Loss }
   | { type: "timed-out"; timedOut: TimedOut }
   | { type: "orchestrator-lock-lost"; token: string }
-  | { type: "closed" }
   | { type: "long-wal"; wal: WalView }
   | { type: "failed"; failure: DescribedError };
 
@@ -104,7 +103,6 @@ async function close(): Promise<void> {
     await opened.store.close();
   }
   watch.stop();
-  send({ type: "closed" });
   // Deno's port has no `close`. `exit` ends this thread only.
   if ("close" in port) port.close();
   else process.exit();
