@@ -72,10 +72,6 @@ export class Attempt implements LeaseOwner, Settlement {
     this.#listener = listener;
   }
 
-  get lease(): Claimed {
-    return this.claimed;
-  }
-
   get signal(): AbortSignal {
     return this.#controller.signal;
   }

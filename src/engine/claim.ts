@@ -248,7 +248,7 @@ class HandClaim implements Claim {
   }
 
   #addLease(before: number): number {
-    const slot = this.#engine.hold(this.#claimed, { lease: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
+    const slot = this.#engine.hold(this.#claimed, { claimed: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
     // A claim by hand has no timeout: its holder may keep it as long as this process lives.
     this.#engine.leaseTable.start(slot, Number.MAX_SAFE_INTEGER);
     this.#engine.rescheduleKeeper();

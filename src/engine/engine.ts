@@ -34,7 +34,7 @@ const KEEPER_RESTART_MS = 500;
 const YOUNG_MB = 2;
 
 export interface LeaseOwner {
-  readonly lease: Claimed;
+  readonly claimed: Claimed;
   lose(reason: LossReason): void;
 }
 
@@ -241,7 +241,7 @@ export class Engine {
     if (change.ended.length === 0) return;
     const ended = new Map(change.ended.map(({ job, fence }) => [job, fence]));
     for (const [slot, owner] of this.#owners.entries()) {
-      if (owner !== undefined && ended.get(owner.lease.job) === owner.lease.fence) void this.#explainLoss(slot, owner);
+      if (owner !== undefined && ended.get(owner.claimed.job) === owner.claimed.fence) void this.#explainLoss(slot, owner);
     }
   }
 
@@ -384,7 +384,7 @@ export class Engine {
 
   async #explainLoss(slot: number, owner: LeaseOwner): Promise<void> {
     const held = this.leaseTable.read(slot);
-    if (held === null || held.fence !== owner.lease.fence) return;
+    if (held === null || held.fence !== owner.claimed.fence) return;
     const [state] = await this.store.inspect([held]);
     if (state === "held" || !this.leaseTable.revoke(held)) return;
     this.#onLoss({ slot, job: held.job, fence: held.fence, reason: lossReason(state) });
@@ -392,9 +392,9 @@ export class Engine {
 
   #onLoss(loss: Loss): void {
     const owner = this.#owners[loss.slot];
-    if (owner === undefined || owner.lease.fence !== loss.fence || owner.lease.job !== loss.job) return;
+    if (owner === undefined || owner.claimed.fence !== loss.fence || owner.claimed.job !== loss.job) return;
     this.release(loss.slot);
-    if (loss.reason === "TIMEOUT") this.#timedOut.set(loss.job, owner.lease);
+    if (loss.reason === "TIMEOUT") this.#timedOut.set(loss.job, owner.claimed);
     owner.lose(loss.reason);
   }
 
