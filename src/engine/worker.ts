@@ -20,6 +20,8 @@ const LOST_HANDLER_GRACE_MS = 5_000;
 /** Longest sleep of a worker, however far away the next delayed job is, because clocks are set. */
 const MAX_SLEEP_MS = 5_000;
 const CLAIM_RETRY_MS = 250;
+/** An idle worker that may not claim a ready job, such as a second suspect, tries again after this time. */
+const BLOCKED_RETRY_MS = 50;
 const DECLARE_RETRY_MS = 1_000;
 /** Jobs with shorter leases are claimed only once the keeper renews: on a busy machine it takes a while to start. */
 const SHORT_LEASE_MS = 10_000;
@@ -36,7 +38,7 @@ export interface WorkOptions {
   drain?: Duration;
 }
 
-export interface DrainResult {
+interface DrainResult {
   ran: number;
   readonly unsuccessful: Attempt[];
 }
@@ -90,15 +92,13 @@ export class WorkerLoop implements Worker {
   #drained: DrainResult | null = null;
 
   constructor(engine: Engine, progress: ProgressWriter, defs: readonly Definition[], options: WorkOptions) {
+    const { concurrency = DEFAULT_CONCURRENCY, drain = DEFAULT_DRAIN_MS } = options;
     this.#engine = engine;
     this.#progress = progress;
     this.#executor = new Executor(engine, progress, (attempt, outcome) => this.#finish(attempt, outcome));
     this.#settler = new Settler(engine, { onSettled: this.#onSettled, onIdle: this.#notifyIfQuiet });
-    this.#concurrency = checkConcurrency(
-      options.concurrency === undefined ? DEFAULT_CONCURRENCY : options.concurrency,
-      "concurrency",
-    );
-    this.#drain = toMillis(options.drain === undefined ? DEFAULT_DRAIN_MS : options.drain, "drain");
+    this.#concurrency = checkConcurrency(concurrency, "concurrency");
+    this.#drain = toMillis(drain, "drain");
     this.#hasShortLeases = defs.some(({ lease }) => lease < SHORT_LEASE_MS);
     this.#runnables = new Runnables(defs);
     this.#unlisten = engine.store.onChange((change) => this.#onChange(change), { onIncoming: this.#onIncoming });
@@ -268,15 +268,15 @@ export class WorkerLoop implements Worker {
     this.#prefetch = 0;
     this.#isBlocked = ready;
     if (ready && from.some(({ max }) => max !== 0) && this.#waiting.length === 0 && this.#running.size === 0)
-      return this.#setAlarm(50);
+      return this.#setAlarm(BLOCKED_RETRY_MS);
     this.#isDry = true;
-    if (nextIn !== null) this.#setAlarm(Math.min(MAX_SLEEP_MS, Math.max(1, nextIn)));
+    if (nextIn !== null) this.#setAlarm(nextIn);
   }
 
   #setAlarm(millis: number): void {
     this.#cancelAlarm?.();
     this.#isDry = true;
-    this.#cancelAlarm = this.#engine.clock.after(millis, () => this.#wake());
+    this.#cancelAlarm = this.#engine.clock.after(Math.max(1, Math.min(MAX_SLEEP_MS, millis)), () => this.#wake());
   }
 
   #wake(): void {
@@ -312,7 +312,7 @@ export class WorkerLoop implements Worker {
       .then(({ ready, nextIn }) => {
         this.#peekFailure.reset();
         if (ready) this.#wake();
-        else if (nextIn !== null && wakes === this.#wakes) this.#setAlarm(Math.max(1, Math.min(MAX_SLEEP_MS, nextIn)));
+        else if (nextIn !== null && wakes === this.#wakes) this.#setAlarm(nextIn);
       })
       .catch((error: unknown) => {
         this.#peekFailure.log(this.#engine.log, "warn", "looking for jobs failed; it is tried again", error);
@@ -367,13 +367,13 @@ export class WorkerLoop implements Worker {
     return wasRunning;
   }
 
-  readonly #onHandled = (attempt: Attempt): void => {
+  #onHandled(attempt: Attempt): void {
     if (!this.#running.has(attempt)) return;
     this.#handling--;
     this.#startWaiting();
-  };
+  }
 
-  readonly #onLoss = (attempt: Attempt): void => {
+  #onLoss(attempt: Attempt): void {
     attempt.span?.lost(attempt.lost ?? "LEASE_LOST");
     attempt.runnable.held--;
     this.#drained?.unsuccessful.push(attempt);
@@ -395,9 +395,10 @@ export class WorkerLoop implements Worker {
     }
     this.#wake();
     this.#notifyIfQuiet();
-  };
+  }
 
   async #stop(drain: number): Promise<void> {
+    // `stop` sets `#stopping` first, so that nothing is claimed meanwhile.
     await Promise.resolve();
     this.#cancelAlarm?.();
     this.#releaseWaiting();
