@@ -31,7 +31,7 @@ export interface PlannedWay {
 }
 
 /** Called when an expand's children are reused. A plan also passes `list`: children that would replace them. */
-export type OnExpanded = (parent: LiveTarget, completed: CompletedStages, list?: StoredValue) => Promise<void>;
+type OnExpanded = (parent: LiveTarget, completed: CompletedStages, list?: StoredValue) => Promise<void>;
 
 /** Advances a target past stages without a match and through stages with results, to one that has to run. Writes nothing. */
 export class StagePlanner {
@@ -59,33 +59,23 @@ export class StagePlanner {
     old: CompletedStages,
     reader = this.#reader,
   ): Promise<PlannedWay> {
-    const planned: PlannedWay = { flow: { to: "end", completed, done: null, group: null, member: null }, passed: [] };
     const steps: Step[] = [...completed];
+    const passed: Passed[] = [];
     for (const stage of segment.stages.slice(from)) {
       const place = this.#model.place(stage.name);
       if (!this.#buildContext.includes(place)) {
-        planned.flow = { to: "end", completed: this.#withOld(steps, old, place), done: null, group: null, member: null };
-        return planned;
+        const flow: Flow = { to: "end", completed: this.#withOld(steps, old, place), done: null, group: null, member: null };
+        return { flow, passed };
       }
       try {
-        const went = await this.#step(live, place, steps, old, planned, reader);
-        if (went !== null) {
-          planned.flow = went;
-          return planned;
-        }
+        const flow = await this.#step(live, place, steps, old, passed, reader);
+        if (flow !== null) return { flow, passed };
       } catch (error) {
-        planned.flow = {
-          to: "failed",
-          completed: this.#withOld(steps, old, place),
-          stage: stage.name,
-          hash: "",
-          error: toJobError(error),
-        };
-        return planned;
+        const reached = this.#withOld(steps, old, place);
+        return { flow: { to: "failed", completed: reached, stage: stage.name, hash: "", error: toJobError(error) }, passed };
       }
     }
-    planned.flow = await this.#end(live, segment, steps, reader);
-    return planned;
+    return { flow: await this.#end(live, segment, steps, reader), passed };
   }
 
   /** Returns the stages passed by a target for which `isUnchanged` holds: then no stage has a function as its `match`. */
@@ -108,7 +98,7 @@ export class StagePlanner {
     place: StagePosition,
     steps: Step[],
     old: CompletedStages,
-    planned: PlannedWay,
+    passed: Passed[],
     reader: Reader,
   ): Promise<Flow | null> {
     const { stage } = place;
@@ -122,13 +112,13 @@ export class StagePlanner {
         const job = this.#model.removeJob(place, work, { result: before.result as ResultKey, gone: false });
         return { to: "work", completed: this.#withOld(steps, old, place), job };
       }
-      planned.passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });
+      passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });
       return null;
     }
     const context = contextOf(place, live, steps, input);
-    // Children are written before their parent settles, so the results that they inherit must be committed.
-    const waits = stage.kind === "expand" && steps.some(({ result }) => result === null);
     const isExpand = stage.kind === "expand";
+    // Children are written before their parent settles, so the results that they inherit must be committed.
+    const waits = isExpand && steps.some(({ result }) => result === null);
     const found = waits ? null : await this.lookUp(place, context, old);
     const other = found === null && isExpand && this.#looksOnly ? await this.lookUpChildren(place, context, old) : null;
     if (found === null && other === null) {
@@ -138,13 +128,9 @@ export class StagePlanner {
       return { to: "work", completed, job: this.#model.stageJob(place, work, input) };
     }
     const { key, output } = (found ?? other) as FoundResult;
-    planned.passed.push({ stage: stage.name, as: "cached", ...(hasResult(old, stage.name, key) ? {} : { result: key }) });
-    if (isExpand) {
-      await this.#onExpanded(live, [...steps], other?.output);
-      steps.push({ stage: stage.name, result: key, output: childrenOf(context.hash) });
-      return null;
-    }
-    steps.push({ stage: stage.name, result: key, output: output.hash });
+    passed.push({ stage: stage.name, as: "cached", ...(hasResult(old, stage.name, key) ? {} : { result: key }) });
+    if (isExpand) await this.#onExpanded(live, [...steps], other?.output);
+    steps.push({ stage: stage.name, result: key, output: isExpand ? childrenOf(context.hash) : output.hash });
     return null;
   }
 
@@ -324,7 +310,7 @@ export interface Context {
   input: unknown;
 }
 
-export function inputHash({ value, inherited }: LiveTarget, completed: CompletedStages): ValueHash {
+function inputHash({ value, inherited }: LiveTarget, completed: CompletedStages): ValueHash {
   return lastStep(completed, inherited)?.output ?? value.hash;
 }
 
