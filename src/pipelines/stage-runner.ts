@@ -40,7 +40,7 @@ interface StageJobInput {
   remove?: { result: ResultKey; gone: boolean };
 }
 
-type Prepared = Omit<Task, "completed" | "context">;
+type Prepared = Omit<Task, "context">;
 
 async function perform(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
   const work = (attempt.work = { cost: NO_COST, result: null, target: null });
@@ -73,6 +73,7 @@ async function perform(runtime: PipelineRuntime, attempt: Attempt, job: JobConte
     live: await runtime.targets.of(row),
     churn,
     isChildren: children,
+    completed: row.completed.filter(({ stage }) => !runtime.model.isFrom(stage, place)),
     writer: new TargetWriter(runtime, buildContext, attempt.claimed),
     artifacts: [],
     isSpoiled: false,
@@ -81,13 +82,12 @@ async function perform(runtime: PipelineRuntime, attempt: Attempt, job: JobConte
 }
 
 async function taskOf(prepared: Prepared): Promise<Task> {
-  const { runtime, place, row, live, work } = prepared;
-  const completed = row.completed.filter(({ stage }) => !runtime.model.isFrom(stage, place));
+  const { runtime, place, live, completed, work } = prepared;
   const input = await loadInput(live, completed, runtime.reader);
   try {
     const context = contextOf(place, live, completed, input);
     work.context = { hash: context.hash, parts: JSON.stringify(context.parts) };
-    return { ...prepared, completed, context };
+    return { ...prepared, context };
   } catch (error) {
     throw new SettleAs(permanentFailure(error));
   }
@@ -99,7 +99,7 @@ async function runOrReuse(task: Task): Promise<void> {
     const found = await findChildren(task);
     if (found !== null) return addChildren(task, found);
   } else if (place.stage.reuse === "bytes" && (await writer.planner.lookUp(place, context, row.completed)) !== null) {
-    // Only targets with the same bytes can get a result from another attempt.
+    // A target with the same bytes has got this result since the job was planned.
     const planned = await writer.planner.plan(live, place.segment, place.index, completed, row.completed);
     task.work.target = advanced(task, planned);
     return;
@@ -176,7 +176,7 @@ function planAfter(task: Task, returned: unknown, output: StoredValue): Promise<
   return writer.planner.plan(live, place.segment, place.index + 1, steps, row.completed, reader);
 }
 
-/** Rejects an attempt while a removal is pending, which would undo what the stage does outside. */
+/** Rejects an attempt while a removal is pending: the removal would undo what the attempt does outside. */
 function refuseRemoving({ removing, target }: WorkView, { stage }: StagePosition): void {
   if (!removing || stage.remove === null) return;
   const error = new Error(`what stage "${stage.name}" once made of ${JSON.stringify(target?.id)} is still being removed`);
@@ -208,8 +208,7 @@ async function removeEffect(prepared: Prepared, { result, gone }: NonNullable<St
   work.target = advanced(prepared, { flow, passed: [] });
 }
 
-async function planWithout({ runtime, writer, place, row, live }: Prepared): Promise<PlannedWay> {
-  const completed = row.completed.filter(({ stage }) => !runtime.model.isFrom(stage, place));
+async function planWithout({ writer, place, row, live, completed }: Prepared): Promise<PlannedWay> {
   const planned = await writer.planner.plan(live, place.segment, place.index, completed, withoutStage(row, place));
   const [here, ...behind] = planned.passed;
   const isPassed = here?.stage === place.stage.name && here.as === "passed";
@@ -282,11 +281,11 @@ async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<
   const cursor = (await job.checkpoint.load()) as string | null | undefined;
   const buildContext = runtime.buildContext(view.build);
   try {
-    const register = new TargetWriter(runtime, buildContext, attempt.claimed);
+    const writer = new TargetWriter(runtime, buildContext, attempt.claimed);
     const scanner = new SourceScanner({
       runtime,
       buildContext,
-      register,
+      register: writer,
       values: runtime.values,
       signal: attempt.signal,
       isLeaving: () => runtime.isLeaving(view.build.key),
@@ -294,7 +293,7 @@ async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<
     });
     if (round > 0) await scanner.groups(round, view.build.failed);
     else if (which === undefined) return await scanner.source(cursor);
-    await register.retryFailed(round, () => scanner.refuseLeaving());
+    await writer.retryFailed(round, () => scanner.refuseLeaving());
   } catch (error) {
     // An invalid definition stays invalid.
     const isLasting = error instanceof HoldfastError && DEFINITION_ERRORS.has(error.code);
