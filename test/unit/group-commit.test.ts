@@ -233,6 +233,7 @@ async function open(driver: DriverName, path: string): Promise<Opened> {
     now: () => NOW,
     monotonic: () => time.passed,
     patience: 5_000,
+    onWritten: null,
     onCommit: (committed) => told.push(committed),
     onFault: () => {},
     onReady: () => {},

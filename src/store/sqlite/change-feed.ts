@@ -74,7 +74,7 @@ interface WatchParts {
   call: () => void;
 }
 
-/** Watches other processes' commits, which each records with the witness. A user's, or a killed process's, shows in the -wal. */
+/** Watches other processes' commits. Each store records its own with the witness; others, such as a user's, show in the -wal. */
 class Watch {
   readonly #version: Statement;
   readonly #parts: WatchParts;
@@ -116,7 +116,7 @@ class Watch {
       clearTimeout(this.#timer);
       this.#check();
     };
-    this.#watchers = [start(dirname(path), onWrite), start(witnessFolder(path), onRecord, modeLike(path))];
+    this.#watchers = [watchFolder(dirname(path), onWrite), watchFolder(witnessFolder(path), onRecord, modeLike(path))];
   }
 
   #stop(): void {
@@ -161,8 +161,8 @@ class Watch {
   }
 }
 
-/** Starts a watcher of a folder. Null: the file system cannot watch, so only the interval remains. */
-function start(path: string, listener: WatchListener<string>, mode?: number): FSWatcher | null {
+/** Returns a watcher of a folder. Null: the file system cannot watch, so only the interval remains. */
+function watchFolder(path: string, listener: WatchListener<string>, mode?: number): FSWatcher | null {
   try {
     if (mode !== undefined) createFolder(path, mode);
     const watcher = watch(path, { persistent: false }, listener);

@@ -9,7 +9,8 @@ import type { Tx as ScriptTx } from "../sql/script.ts";
 import { lockPatience } from "./lock-patience.ts";
 import { explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
-const MOST_TRANSACTIONS = 12;
+/** A call waits at most this many times its patience, even while other processes commit. */
+const MAX_PATIENCE_FACTOR = 12;
 
 export interface Tx extends ScriptTx {
   readonly now: number;
@@ -67,9 +68,11 @@ export interface GroupCommitOptions {
   onCommit: (committed: Committed) => void;
   /** Returns why other processes do not see this file any more. Called before each transaction, and before it is answered. */
   replaced: (when: "before" | "after") => HoldfastError | null;
-  onWritten?: ((now: number) => void) | null;
+  /** Called before the commit of a transaction that has written. */
+  onWritten: ((now: number) => void) | null;
   /** Called with the error of a statement or commit, but not of a user's statement. */
   onFault: (error: unknown) => void;
+  /** Called if a user's callback has committed by itself, with the queues of its jobs. */
   onReady: (queues: ReadonlySet<string>) => void;
   onUndo: () => void;
 }
@@ -195,7 +198,7 @@ export class GroupCommit {
       body({
         ...this.#options.statements,
         now: mark.now,
-        commit: mark.commit as Fence,
+        commit: commit as Fence,
         lanes,
         settings,
         nextKey: () => ++nextKey as JobKey,
@@ -270,9 +273,9 @@ export class GroupCommit {
   #wait(items: Item[]): void {
     const patient: Item[] = [];
     const { patience, monotonic, path } = this.#options;
-    const most = MOST_TRANSACTIONS * patience;
     const since = Math.min(...items.map((item) => item.since));
-    this.#waiting ??= lockPatience(this.#db, { stuckMs: patience, mostMs: most, now: monotonic, since });
+    const mostMs = MAX_PATIENCE_FACTOR * patience;
+    this.#waiting ??= lockPatience(this.#db, { stuckMs: patience, mostMs, now: monotonic, since });
     const isStuck = this.#waiting();
     for (const item of items) {
       const waited = monotonic() - item.since;
