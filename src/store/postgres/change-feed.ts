@@ -1,6 +1,6 @@
 import type { Change, ChangeOptions } from "../store.ts";
 import type { Value } from "./connection/driver.ts";
-import { reconnectDelay, codeOf } from "./connection/faults.ts";
+import { reconnectDelay, codeOf, LOCK_TIMEOUT } from "./connection/faults.ts";
 import type { Session, SessionOptions } from "./connection/session.ts";
 import { quoteName } from "./migrate.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
@@ -342,7 +342,7 @@ export function parseNotification(text: string): Notification | null {
 /** Whether the notification queue is full, because a listener does not read, or another notifying commit takes too long. */
 function isUndelivered(error: unknown): boolean {
   const code = codeOf(error);
-  return code === "54000" || code === "55P03";
+  return code === "54000" || code === LOCK_TIMEOUT;
 }
 
 /** Bounded, because it waits for all notifying commits on the server, which may wait for a replica. A hint needs no sync. */

@@ -57,11 +57,11 @@ export function storeParts(
     actor,
     time,
     access,
-    hooks: asked,
+    hooks: storeHooks,
   }: { random: () => number; actor: string | null; time: ServerTime; access: Access; hooks: StoreHooks },
 ) {
   const { s, reader, databaseId } = opened;
-  const jobParts = new JobParts(s, { canDeclare: true, random, artifacts: new ArtifactCheck(asked) });
+  const jobParts = new JobParts(s, { canDeclare: true, random, artifacts: new ArtifactCheck(storeHooks) });
   const { catalog, settings, enqueue, batches, outbox, attempts } = jobParts;
   const dialect = dialectOf(s);
   const statements = new Statements(s);
@@ -104,7 +104,7 @@ export function storeParts(
     processes,
     audit,
     builds,
-    // The keeper thread only renews and settles. Its published code leaves out the classes of these.
+    // The keeper thread needs none of these, and its published code leaves out their classes.
     ...(IS_THREAD_CODE ? ({} as ReturnType<typeof mainThreadParts>) : mainThreadParts()),
   };
 }

@@ -421,7 +421,7 @@ function storeParts(opened: OpenedSqlite & { alive: Alive | null }, parts: Parts
     audit,
     builds,
     auditLog: new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts),
-    // The keeper thread only renews and settles. Its published code leaves out the classes of these.
+    // The keeper thread needs none of these, and its published code leaves out their classes.
     ...(IS_THREAD_CODE ? ({} as ReturnType<typeof mainThreadParts>) : mainThreadParts()),
   };
 }

@@ -50,6 +50,8 @@ const GONE = new Set([
 ]);
 
 export const NO_WRITES = "25006";
+/** SQLSTATE lock_not_available: a lock was not granted within `lock_timeout`. */
+export const LOCK_TIMEOUT = "55P03";
 
 export function codeOf(error: unknown): string {
   if (error instanceof ConnectionLost) return codeOf(error.cause);
@@ -242,7 +244,7 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
     "The PostgreSQL server at ADDRESS does not offer encrypted connections (SAID), and the address asks for one.",
     "Turn `ssl` on at the server; or, in a trusted network, leave `sslmode` out of the address.",
   ],
-  "55P03": [
+  [LOCK_TIMEOUT]: [
     "BUSY",
     "Rows in the database at ADDRESS were locked by another transaction for too long (SAID), so nothing was changed.",
     "Look for a transaction that stays open, and try again when it has ended.",

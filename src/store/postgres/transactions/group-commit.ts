@@ -2,7 +2,16 @@ import { HoldfastError } from "../../../core/text/errors.ts";
 import type { NewAuditEntry } from "../../audit.ts";
 import { type Operation, passPoint } from "../../points.ts";
 import type { Durability } from "../../store.ts";
-import { reconnectDelay, closedError, codeOf, explain, isLost, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
+import {
+  reconnectDelay,
+  closedError,
+  codeOf,
+  explain,
+  isLost,
+  LOCK_TIMEOUT,
+  mayRunAgain,
+  RerunTransaction,
+} from "../connection/faults.ts";
 import type { Session, Writer } from "../connection/session.ts";
 import type { Rows } from "../connection/driver.ts";
 import { DatabaseReverted } from "../connection/server-state.ts";
@@ -36,9 +45,8 @@ export interface GroupCommitOptions extends TransactionOptions {
   onStall: () => void;
 }
 
-/** SQLSTATE lock_not_available: a lock was not granted within `lock_timeout`. */
-const LOCK_TIMEOUT = "55P03";
 const MAX_TRIES = 20;
+
 // Calls made in one tick, or during a transaction, share the next one: a commit costs as much as a hundred rows. It is sent with
 // the receipt, after every answer: a connection lost before changed nothing, one lost with it left the receipt or nothing.
 export class GroupCommit {
@@ -159,18 +167,17 @@ export class GroupCommit {
     let answer: () => void;
     try {
       const atOnce = items.every(({ quick }) => quick);
-      const begin = this.#begin;
       const first = this.#options.first(state, namedRows(items));
       first?.catch(() => {});
       const done = first === null ? await this.#runSingle(session, state, items) : null;
       if (done !== null) return done;
-      if (!atOnce || first !== null) await state.begin(begin);
+      if (!atOnce || first !== null) await state.begin(this.#begin);
       await first;
       const run = together(items, state);
       run.catch(() => {});
       // If all is sent at once, the end goes with it, and so does the begin.
       if (atOnce) void state.end(this.#receipts).catch(() => {});
-      await state.begin(begin);
+      await state.begin(this.#begin);
       answer = await run;
       if (state.entries.length > 0) await this.#options.last(state, state.entries);
       receipt = await state.end(this.#receipts);

@@ -5,7 +5,7 @@ import type { Operation } from "../../points.ts";
 import type { Tx as AnyTx } from "../../sql/script.ts";
 import type { Rows, Value } from "../connection/driver.ts";
 import { DatabaseReverted, type Epoch } from "../connection/server-state.ts";
-import { codeOf, isLost, RerunTransaction } from "../connection/faults.ts";
+import { codeOf, isLost, LOCK_TIMEOUT, RerunTransaction } from "../connection/faults.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
 import { ScriptTx, type Statements } from "../scripts.ts";
@@ -183,7 +183,7 @@ export class Transaction extends ScriptTx implements Tx {
         return new RerunTransaction("A job was changed while it was claimed.", { soon: true });
       case REFUSED.partial:
         return new RerunTransaction("More follows from a job's end than one statement can write.", { soon: true });
-      case "55P03":
+      case LOCK_TIMEOUT:
         return this.queues.length > 0 ? new Stalled() : cause;
       default:
         return cause;
@@ -345,7 +345,7 @@ export class Receipts {
       return { committed: last === batch, made, madeAt, keys };
     } catch (error) {
       if (!session.isLost) await session.command("rollback");
-      if (codeOf(error) === "55P03") return null;
+      if (codeOf(error) === LOCK_TIMEOUT) return null;
       throw error;
     }
   }
