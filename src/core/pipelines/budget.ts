@@ -21,13 +21,13 @@ export interface Ledger {
 export function toBudget(cost: unknown, what: string): Budget {
   const { usd, tokens } = checkCost(cost, what);
   return {
-    micros: usd === undefined ? null : roundDown(usd, 1_000_000),
+    micros: usd === undefined ? null : roundDown(usd, MICROS_PER_USD),
     tokens: tokens === undefined ? null : Math.floor(tokens),
   };
 }
 
 export function fromBudget({ micros, tokens }: Budget): Cost {
-  return { ...(micros === null ? {} : { usd: micros / 1_000_000 }), ...(tokens === null ? {} : { tokens }) };
+  return { ...(micros === null ? {} : { usd: micros / MICROS_PER_USD }), ...(tokens === null ? {} : { tokens }) };
 }
 
 export interface CostHistory {
@@ -281,7 +281,7 @@ export interface Amount {
 export const NO_COST: Amount = { micros: 0, tokens: 0 };
 
 export const UNITS = ["micros", "tokens"] as const;
-export type Unit = (typeof UNITS)[number];
+type Unit = (typeof UNITS)[number];
 
 const MICROS_PER_USD = 1_000_000;
 /** The largest amount at which a double in dollars holds each millionth. */
@@ -381,7 +381,7 @@ function roundUp(value: number, parts: number): number {
   return near / parts >= value ? near : near + 1;
 }
 
-export function roundDown(value: number, parts: number): number {
+function roundDown(value: number, parts: number): number {
   const near = Math.round(value * parts);
   return near / parts <= value ? near : near - 1;
 }

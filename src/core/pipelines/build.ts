@@ -23,7 +23,7 @@ export type BuildReason =
   | "budget_approved"
   | "abandoned";
 
-export type BuildNeed =
+type BuildNeed =
   | "lock"
   | "same-pipeline"
   | "approval"
@@ -82,7 +82,7 @@ export const BUILD_STATES: readonly BuildState[] = [
   "ABANDONED",
 ];
 
-export type EndedState = "SUCCESS" | "FAILED" | "ABANDONED";
+type EndedState = "SUCCESS" | "FAILED" | "ABANDONED";
 export const ENDED_STATES: readonly EndedState[] = ["SUCCESS", "FAILED", "ABANDONED"];
 
 export function hasEnded(state: BuildState): state is EndedState {
