@@ -42,7 +42,6 @@ export class PeersSuite {
   readonly #folder: string;
   readonly #postgres: PostgresServer;
   readonly #redis: Redis | null;
-  readonly #skipped: string[];
   #places = 0;
 
   static async open(sizes: Sizes): Promise<PeersSuite> {
@@ -61,7 +60,6 @@ export class PeersSuite {
     this.#folder = folder;
     this.#postgres = server;
     this.#redis = redis;
-    this.#skipped = redis === null ? ["Redis"] : [];
   }
 
   readonly parts: Record<string, () => Promise<Contest[]>> = {
@@ -175,7 +173,8 @@ export class PeersSuite {
   }
 
   #players(does: "jobs" | "pipelines") {
-    return [...PLAYERS.entries()].filter(([, entry]) => entry.does.includes(does) && !this.#skipped.includes(entry.store));
+    const isInstalled = (store: StoreKind) => store !== "Redis" || this.#redis !== null;
+    return [...PLAYERS.entries()].filter(([, entry]) => entry.does.includes(does) && isInstalled(entry.store));
   }
 
   async #at<T>(
@@ -242,7 +241,7 @@ class PlayerProcess {
     return this.#answer() as Promise<Acts[K]["answer"]>;
   }
 
-  /** When the job of this number starts. */
+  /** Resolves with the time at which the job of this number starts. */
   started(i: number): Promise<number> {
     return new Promise((resolve) => this.#started.set(i, resolve));
   }
