@@ -43,12 +43,12 @@ export async function bundle({ folder, entries = ENTRIES, minify }: BundleOption
     transform: { target: TARGET },
     // Chunks may export more than their modules do; what users import has a facade, which does not.
     preserveEntrySignatures: "allow-extension",
-    // `String` keeps the bundler from copying the text to wherever it is used.
     plugins: [
       facades(),
+      // `String` keeps the bundler from copying the text to wherever it is used.
       threadCode(`String(${JSON.stringify(await bundleThreads())})`, false),
       dashboardFiles(await bundleDashboard()),
-      // Tests replace functions of Node's modules, which needs imports.
+      // Not for tests, which replace functions of Node's modules: that needs imports.
       minify ? [plainBuiltins, shortLines] : null,
       ascii,
     ],
@@ -137,9 +137,9 @@ async function bundleThreads(): Promise<string> {
 }
 
 /**
- * A script that runs `threads.js` of these. They are compressed as one, to a quarter of their size; a thread takes 4 ms to unpack
- * them, and forgets them when it has compiled what it runs. It loads Node's modules on use: most threads never need those for
- * processes and keys, which take 10 ms.
+ * Returns a script that runs `threads.js` of these files. They are compressed as one, to a quarter of their size; a thread takes
+ * 4 ms to unpack them, and forgets them when it has compiled what it runs. It loads Node's modules on use: most threads never
+ * need those for processes and keys, which take 10 ms.
  */
 function unpacking(files: Record<string, string>): string {
   let end = 0;
