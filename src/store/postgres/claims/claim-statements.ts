@@ -111,13 +111,6 @@ export class ClaimLocks {
   }
 }
 
-/** Locks the next jobs of one lane and skips locked ones. A locked row keeps its ctid, by which it is found again. */
-function headSql(s: string, which: string, lane: string, limit: string): string {
-  return `
-    select ctid as spot, key, priority, suspect is not null as suspect from ${s}.jobs
-    where lane = ${lane} and ${which} order by priority desc, key limit ${limit} for update skip locked`;
-}
-
 // $1: injected time; $2: process; $3: worker; $4: jobs in all; $5 to $11: for each lane its id, queue and lease, how many jobs
 // are read, the position of its queue, its source, and how many jobs that source may give; $12: how many jobs of each queue.
 const LANES = `
@@ -214,8 +207,8 @@ const refusedSql = (s: string, lanes: string, queues: string): string => `
 const nextAtSql = (s: string, lane: string): string =>
   `select run_at from ${s}.jobs where gate = 'time' and lane = ${lane} order by run_at limit 1`;
 
-/** Claims from a single lane, as most workers do, with a quarter less time on the server. $5, $6, $7: its id, queue and lease. */
-export function singleLaneClaimSql(s: string): SingleStatement {
+/** Claims from one lane, as most workers do, with a quarter less time on the server. $5, $6, $7: its id, queue and lease. */
+export function oneLaneClaimSql(s: string): SingleStatement {
   return {
     parts: `
       given as materialized (
@@ -239,18 +232,21 @@ export function singleLaneClaimSql(s: string): SingleStatement {
 }
 
 // Claims nothing, and answers `isRefused`, if there is a lock on a queue, a suspect, a delayed job that is due, or a queue with
-// more jobs than its share while others have fewer. Each CTE that others refer to costs as much as ten jobs.
-export function singleClaimSql(s: string): SingleStatement {
+// more jobs than its share while others have fewer. A row that it locked keeps its ctid, by which it is found again. Each CTE
+// that others refer to costs as much as ten jobs.
+export function manyLaneClaimSql(s: string): SingleStatement {
   const nextAt = `select min((${nextAtSql(s, "lane.id")})) from unnest($5::integer[]) as lane (id)`;
   return {
     parts: `
       given as materialized (
-        select *, ${refusedSql(s, "any($5::integer[])", "any($6::text[])")} from (select ${s}.clock($1) as now, nextval('${s}.fence') as fence, (${nextAt}) as next_at offset 0) as clock offset 0),
+        select *, ${refusedSql(s, "any($5::integer[])", "any($6::text[])")} from (
+          select ${s}.clock($1) as now, nextval('${s}.fence') as fence, (${nextAt}) as next_at offset 0) as clock offset 0),
       head as materialized (
         select *, row_number() over (partition by place order by priority desc, key) as turn from (
           select *, row_number() over (partition by place, source order by priority desc, key) as nth from (
             select job.spot, job.key, job.priority, lane.* from given cross join ${LANES} cross join lateral (
-              ${headSql(s, READY, "lane.id", "case when given.refused then 0 else lane.most end")}) as job) as head) as head
+              select ctid as spot, key, priority from ${s}.jobs where lane = lane.id and ${READY} order by priority desc, key
+              limit case when given.refused then 0 else lane.most end for update skip locked) as job) as head) as head
         where nth <= budget),
       chosen as materialized (
         select spot, lease from head where turn <= $12 and (

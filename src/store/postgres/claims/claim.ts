@@ -11,8 +11,8 @@ import {
   isSuspect,
   laneOf,
   ReadyLanes,
-  singleClaimSql,
-  singleLaneClaimSql,
+  manyLaneClaimSql,
+  oneLaneClaimSql,
   type SingleRow,
   STARTED,
   type Started,
@@ -54,7 +54,7 @@ export class Claim {
   constructor(s: string, parts: ClaimParts) {
     this.#parts = parts;
     this.#decided = new DecidedClaim(s, parts.limits);
-    this.#statements = { lane: singleLaneClaimSql(s), lanes: singleClaimSql(s) };
+    this.#statements = { lane: oneLaneClaimSql(s), lanes: manyLaneClaimSql(s) };
     this.#recallSql = `
       select ${STARTED} from ${s}.claims as claim join ${s}.jobs as job on job.key = any(claim.jobs)
       where claim.fence = $1::bigint and job.fence = claim.fence and job.state = 'running'`;
