@@ -47,8 +47,8 @@ export interface GroupCommitOptions extends TransactionOptions {
 
 const MAX_TRIES = 20;
 
-// Calls made in one tick, or during a transaction, share the next one: a commit costs as much as a hundred rows. It is sent with
-// the receipt, after every answer: a connection lost before changed nothing, one lost with it left the receipt or nothing.
+// Calls made in one tick, or during a transaction, share the next one: a commit costs as much as a hundred rows. The commit is
+// sent after every answer: a connection lost before it changed nothing; one lost with it left all, and the receipt, or nothing.
 export class GroupCommit {
   readonly #writer: Writer;
   readonly #options: GroupCommitOptions;
@@ -79,7 +79,7 @@ export class GroupCommit {
     operation: Operation,
     input: Input,
     run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
-    { rows = 1, single = null, quick = true }: { rows?: number; single?: SingleRoute<Input, T> | null; quick?: boolean } = {},
+    { rows = 1, single, quick = true }: { rows?: number; single: SingleRoute<Input, T> | null; quick?: boolean },
   ): Promise<T> {
     return this.#add<T>(input, () => this.#waiting.join(operation, run, { rows, single, quick }));
   }
