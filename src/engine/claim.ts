@@ -11,7 +11,7 @@ import { parse } from "../core/jobs/run-options.ts";
 import { checkOwnName } from "../core/pipelines/work.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import { lossReason, type LossReason } from "./leases.ts";
+import { lossReason, type LossReason, NEVER } from "./leases.ts";
 import { abortReason, checkCommit, outcomeOf, unreadableOutcome } from "./attempt.ts";
 import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/jobs.ts";
 import type { Claimed, ClaimSource, Settlement } from "../store/store.ts";
@@ -250,7 +250,7 @@ class HandClaim implements Claim {
   #addLease(before: number): number {
     const slot = this.#engine.hold(this.#claimed, { claimed: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
     // A claim by hand has no timeout: its holder may keep it as long as this process lives.
-    this.#engine.leaseTable.start(slot, Number.MAX_SAFE_INTEGER);
+    this.#engine.leaseTable.start(slot, NEVER);
     this.#engine.rescheduleKeeper();
     return slot;
   }

@@ -11,7 +11,7 @@ import { bootId, processIdentity, systemClock } from "./host.ts";
 import { checkAll } from "./maintenance/check.ts";
 import { actorOf, type EngineOptions } from "./open-options.ts";
 import { type Log, logFailure, DAMAGE_HINT, READ_ERROR_HINT, describeError } from "./log.ts";
-import { LeaseTable, Keeper, KeeperGuard, type Loss, lossReason, type LossReason, type TimedOut } from "./leases.ts";
+import { LeaseTable, Keeper, KeeperGuard, type Loss, lossReason, type LossReason, NEVER, type TimedOut } from "./leases.ts";
 import { Janitor } from "./maintenance/janitor.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import { Telemetry } from "./telemetry.ts";
@@ -227,8 +227,8 @@ export class Engine {
   rescheduleKeeper(): void {
     if (this.#keeper === null) return;
     this.#keeperTimer?.();
-    const wait = this.#keeper.nextAt() - this.clock.monotonic();
-    if (wait < 1e12) this.#keeperTimer = this.clock.after(Math.max(0, wait), () => this.#runKeeper());
+    const at = this.#keeper.nextAt();
+    if (at !== NEVER) this.#keeperTimer = this.clock.after(Math.max(0, at - this.clock.monotonic()), () => this.#runKeeper());
   }
 
   release(slot: number): void {
