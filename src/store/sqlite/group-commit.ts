@@ -28,8 +28,9 @@ export interface Committed {
   ended: { job: JobKey; fence: Fence }[];
   damaged: string[];
   audit: AuditHead | null;
-  /** Number of the last commit, and below it the highest job key, that are certainly in the database now. */
+  /** Number of the last commit that is certainly in the database now. */
   commit: number;
+  /** The highest job key that is certainly in the database now. */
   key: number;
 }
 
@@ -189,7 +190,7 @@ export class GroupCommit {
       const [commits, jobs, lanes, , settings] = this.#sql.counted.row() as CountedRow;
       const commit = commits + 1;
       mark = { now: this.#options.now(), commit, key: jobs + 1 };
-      // The jobs' fence numbers a commit that only adds jobs: writing the counter costs one more page, a fifth of such a commit.
+      // A commit that only adds jobs has its number in their fence: writing the counter costs one more page, a fifth of it.
       const counts = items.some(({ operation }) => operation !== ENQUEUE);
       if (counts) this.#sql.count.run(commit, this.#writer);
       let nextKey = jobs;

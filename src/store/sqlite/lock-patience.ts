@@ -1,7 +1,8 @@
 import type { Connection } from "./driver.ts";
 
-/** How long opening waits while no other process commits, and below it how long at most. */
+/** How long opening waits while no other process commits. */
 const STUCK_MS = 5_000;
+/** How long opening waits at most. */
 const MOST_MS = 120_000;
 /** Checks per millisecond that must find no commit, because a process that shares a processor with hundreds checks seldom. */
 const LOOKS_PER_MS = 1 / 200;

@@ -201,8 +201,9 @@ export class Maintenance implements MaintenanceStore {
   }
 }
 
-/** A commit copies a log of this many pages itself: without a checkpoint thread, and below it with one. */
+/** Without the keeper thread, a commit copies a log of this many pages itself. */
 const ALONE_PAGES = 1_000;
+/** With the keeper thread, a commit copies only a log of this many pages. */
 const BACKSTOP_PAGES = 4_000;
 /** A checkpoint copies a log of this many pages into the database while writers continue. */
 const COPY_PAGES = 500;
