@@ -290,25 +290,18 @@ export class Executor {
       const { def } = attempt.runnable;
       const checked = def.output === undefined ? output : parse(def.output, output, `The output of job "${def.name}"`);
       if (checked instanceof Promise) {
-        checked.then(
-          (late) => this.#onOutput(attempt, late),
-          (error: unknown) => this.#finish(attempt, permanentFailure(error)),
-        );
-      } else this.#onOutput(attempt, checked);
+        checked
+          .then((late) => this.#succeed(attempt, late))
+          .catch((error: unknown) => this.#finish(attempt, permanentFailure(error)));
+      } else this.#succeed(attempt, checked);
     } catch (error) {
       // Fail without a retry, because another attempt would return the same value.
       this.#finish(attempt, permanentFailure(error));
     }
   }
 
-  #onOutput(attempt: Attempt, output: unknown): void {
-    let text: string | null;
-    try {
-      text = toJson(output, "The output");
-    } catch (error) {
-      return this.#finish(attempt, permanentFailure(error));
-    }
-    this.#finish(attempt, { kind: "succeeded", output: text });
+  #succeed(attempt: Attempt, output: unknown): void {
+    this.#finish(attempt, { kind: "succeeded", output: toJson(output, "The output") });
   }
 
   #onThrown(attempt: Attempt, error: unknown): void {
