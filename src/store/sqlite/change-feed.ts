@@ -9,7 +9,7 @@ export class ChangeFeed {
   readonly #db: Connection;
   readonly #path: string;
   readonly #ownSlot: () => string | null;
-  readonly #listeners = new Set<ChangeOptions & { call: (change: Change) => void }>();
+  readonly #subscribers = new Set<ChangeOptions & { call: (change: Change) => void }>();
   #watch: Watch | null = null;
   #closed = false;
 
@@ -21,26 +21,26 @@ export class ChangeFeed {
   }
 
   onChange(call: (change: Change) => void, options: ChangeOptions): () => void {
-    const listener = { call, ...options };
-    this.#listeners.add(listener);
+    const subscriber = { call, ...options };
+    this.#subscribers.add(subscriber);
     this.#watchIfNeeded();
     return () => {
-      this.#listeners.delete(listener);
+      this.#subscribers.delete(subscriber);
       this.#watchIfNeeded();
     };
   }
 
   /** Announces an own commit to this handle. Other processes hear of it from the witness, which has recorded it by now. */
   committed(ready: ReadonlySet<string>, ended: Change["ended"]): void {
-    this.#notify({ own: true, ready, ended });
+    this.#publish({ own: true, ready, ended });
   }
 
-  #notify(change: Change): void {
-    for (const { call, ownOnly } of this.#listeners) if (change.own || !ownOnly) call(change);
+  #publish(change: Change): void {
+    for (const { call, ownOnly } of this.#subscribers) if (change.own || !ownOnly) call(change);
   }
 
   incoming(): void {
-    for (const { onIncoming } of this.#listeners) onIncoming?.();
+    for (const { onIncoming } of this.#subscribers) onIncoming?.();
   }
 
   close(): void {
@@ -48,12 +48,12 @@ export class ChangeFeed {
     this.#watchIfNeeded();
   }
 
-  /** Watches the file only while a listener needs that, because every commit touches the file. */
+  /** Watches the file only while a subscriber needs that, because every commit touches the file. */
   #watchIfNeeded(): void {
-    const pauses = [...this.#listeners].filter(({ ownOnly }) => !ownOnly).map(({ pauseMs = 0 }) => pauseMs);
+    const pauses = [...this.#subscribers].filter(({ ownOnly }) => !ownOnly).map(({ pauseMs = 0 }) => pauseMs);
     const needed = !this.#closed && this.#path !== ":memory:" && pauses.length > 0;
     if (needed) {
-      const call = () => this.#notify({ own: false, ready: null, ended: [] });
+      const call = () => this.#publish({ own: false, ready: null, ended: [] });
       this.#watch ??= new Watch(this.#db, { path: this.#path, ownSlot: this.#ownSlot, call });
       this.#watch.pauseBetween(Math.min(...pauses));
     } else {
