@@ -74,7 +74,8 @@ interface WatchParts {
   call: () => void;
 }
 
-/** Watches other processes' commits. Each store records its own with the witness; others, such as a user's, show in the -wal. */
+// Watches other processes' commits. Each store records its own with the witness; a user's, or one whose process was killed before
+// it recorded it, shows in the -wal.
 class Watch {
   readonly #version: Statement;
   readonly #parts: WatchParts;
