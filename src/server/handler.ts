@@ -148,6 +148,8 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
     await next();
     for (const [name, value] of Object.entries(SECURITY_HEADERS)) c.res.headers.set(name, value);
   });
+  // The router also matches a path with a slash at its end, but `jobs/` is a job without an id, not the list of jobs.
+  app.use((c, next) => (/.\/$/.test(c.req.path) ? Promise.resolve(c.notFound()) : next()));
   app.get("/health/live", (c) => c.json({ ok: true }));
   app.use(async (c, next) => {
     const access = await accessOf(c.req.raw, options);

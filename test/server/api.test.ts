@@ -445,6 +445,16 @@ test("jobs with ids that no path can name are reached by a query", async (t) => 
   assert.equal((await errorOf(await one.fetch("api/v1/jobs/-?id=a&id=b"))).code, "REQUEST_INVALID");
 });
 
+test("a slash at the end of an address names nothing, so that a job without an id is not the list of jobs", async (t) => {
+  const one = await site(t);
+  const id = await enqueue(one, { name: "mail", input: 1 });
+  for (const path of ["api/v1/jobs/", "api/v1/jobs/.", "api/v1/jobs/counts/", `api/v1/jobs/${id}/`, "metrics/", "index.html/"]) {
+    const response = await one.fetch(path);
+    assert.equal(response.headers.get("x-frame-options"), "DENY");
+    assert.deepEqual([path, (await errorOf(response)).code], [path, "NO_SUCH_ROUTE"]);
+  }
+});
+
 test("a backup of a SQLite database is made by the API", async (t) => {
   const one = await site(t);
   assert.deepEqual(await one.call("backups.list"), { items: [] });
