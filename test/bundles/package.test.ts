@@ -26,6 +26,9 @@ const LOADED = `import { registerHooks } from "node:module";
 const files = [];
 registerHooks({ load(url, context, next) { if (url.includes("/holdfast/dist/")) files.push(url.split("/").at(-1)); return next(url, context); } });
 process.on("exit", () => console.error("loaded", files.sort().join(" ")));`;
+const CHECK = `import { open } from "holdfast";
+await using hf = await open("checked.db");
+console.log(JSON.stringify(await hf.check()));`;
 
 let folder: string;
 let installed: string;
@@ -88,6 +91,13 @@ test("the library is two files, a database two more; help loads no command, and 
   assert.deepEqual(await loadedBy(bin, "--help"), ["cli.js", "library.js", "program.js"]);
   const asked = await loadedBy(bin, "status", "--db", "work.db");
   assert.deepEqual(asked, ["cli.js", "commands.js", "engine.js", "library.js", "operator.js", "program.js", "sqlite.js"]);
+});
+
+test("the package checks a database where Node makes no code from strings", () => {
+  writeFileSync(join(folder, "check.mjs"), CHECK);
+  const env = { ...process.env, NODE_OPTIONS: "--disallow-code-generation-from-strings" };
+  const printed = execFileSync(process.execPath, ["check.mjs"], { cwd: folder, env, encoding: "utf8" });
+  assert.deepEqual(JSON.parse(printed), { ok: true, findings: [] });
 });
 
 test("a command leaves its compiled code beside the package, and runs where it cannot", () => {
