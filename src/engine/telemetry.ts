@@ -84,8 +84,10 @@ export class Telemetry {
     };
     const producer = claimed.trace === null ? null : contextOf(claimed.trace);
     const links = producer === null ? [] : [{ context: producer }];
-    const span = this.#start(`process ${claimed.queue}`, this.#api.SpanKind.CONSUMER, attributes, links);
-    const within = this.#api.trace.setSpan(this.#api.ROOT_CONTEXT, span);
+    // The active span is that of whatever has let this attempt start, such as another attempt whose handler has returned.
+    const outside = this.#api.ROOT_CONTEXT;
+    const span = this.#start(`process ${claimed.queue}`, this.#api.SpanKind.CONSUMER, attributes, links, outside);
+    const within = this.#api.trace.setSpan(outside, span);
     const queue = { ...SYSTEM, ...destination(claimed) };
     let settle: Span | null = null;
     let failed: Attributes = {};

@@ -71,6 +71,24 @@ for (const store of ["sqlite", "postgres"] as const) {
       assert.equal(spanNamed("process second")?.links[0]?.context.spanId, spanNamed("process first")?.spanContext().spanId);
     });
 
+    test("the span of an attempt is inside no other span, whatever the process does when it starts", async () => {
+      await using hf = await opened(store);
+      const docs = pipeline("docs")
+        .source(items(() => Array.from({ length: 50 }, (_, i) => ({ i })), { id: ({ i }) => String(i) }))
+        .stage("number", {}, ({ input }) => input.i)
+        .stage("double", {}, ({ input }) => 2 * input);
+      await trace.getTracer("app").startActiveSpan("app", async (span) => {
+        await (await hf.builds.start(docs, { concurrency: 1 })).done();
+        span.end();
+      });
+      const processed = spans.getFinishedSpans().filter(({ kind }) => kind === SpanKind.CONSUMER);
+      assert.equal(processed.length, 101);
+      assert.deepEqual(
+        processed.filter(({ parentSpanContext }) => parentSpanContext !== undefined).map(({ name }) => name),
+        [],
+      );
+    });
+
     test("a failure is an error of the span, and a rejected enqueue one of the producer's span", async () => {
       await using hf = await opened(store);
       const fails = job({ name: "fails", retry: { attempts: 1 }, run: () => Promise.reject(new TypeError("no")) });
