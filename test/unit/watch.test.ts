@@ -6,6 +6,8 @@ import { basename, dirname, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
 import { setImmediate as turn } from "node:timers/promises";
+import { definitionOf, job, newJob } from "../../src/engine/definition.ts";
+import type { NewJob } from "../../src/store/store.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { systemClock } from "../../src/engine/host.ts";
 
@@ -32,6 +34,24 @@ test(
     }
   },
 );
+
+test("the commit of a job that replaces another is noticed by its record, too", { timeout: 20_000 }, async (t) => {
+  const path = await newPath(t);
+  const listener = await opened(t, path);
+  const writer = await opened(t, path);
+  const mail = definitionOf(job({ name: "mail", run: () => null }));
+  const enqueue = (input: number) =>
+    writer.enqueue([newJob(mail, input, { key: "one", delay: "1h", onDuplicate: "replace" }) as NewJob]);
+  await enqueue(0);
+  t.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
+  let noticed: (() => void) | undefined;
+  listener.onChange(() => noticed?.(), {});
+  for (let commit = 1; commit <= 3; commit++) {
+    const change = new Promise<void>((resolve) => (noticed = resolve));
+    await enqueue(commit);
+    await change;
+  }
+});
 
 test(
   "a listener with a pause is called once, and again at the end of the pause if there was a commit",

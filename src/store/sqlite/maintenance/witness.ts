@@ -173,9 +173,9 @@ export class Witness {
     dropSlots(path, this.#fd, token, alive);
   }
 
+  /** Called after each commit. One that only replaces jobs raises no number, but the record also wakes other processes. */
   record(commits: number, key: number): void {
     const seen = this.#seen;
-    if (commits <= seen.commits && key <= seen.key) return;
     if (commits > seen.commits) seen.commits = commits;
     if (key > seen.key) seen.key = key;
     // The write survives the death of the process, so no caller waits for the sync.
