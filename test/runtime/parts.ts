@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -196,21 +197,24 @@ export function unchecked<T>(value: unknown): T {
 
 /** A database whose three tasks are held by a child process, which has saved a checkpoint for each. */
 export async function interruptedChild(t: TestContext): Promise<{ path: string; hf: Holdfast; kill: () => Promise<void> }> {
-  const path = await home(t);
-  const hf = await open(path);
-  t.after(() => hf.close());
-  for (const def of DEFINITIONS) await hf.enqueue(def, def.name, { id: def.name });
-  const child = spawnChild(path);
-  t.after(() => child.kill("SIGKILL"));
-  await new Promise<void>((resolve, reject) => {
-    child.stdout?.on("data", (text: Buffer) => text.toString().includes("held") && resolve());
-    child.once("exit", (status) => reject(new Error(`the child ended with ${String(status)}`)));
-  });
+  let child: ChildProcess | undefined;
+  let opened: Holdfast | undefined;
   const kill = async () => {
-    const gone = new Promise((resolve) => child.once("exit", resolve));
+    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+    const gone = once(child, "exit");
     child.kill("SIGKILL");
     await gone;
   };
+  // Hooks run in order, and the folder must go last.
+  t.after(() => kill().then(() => opened?.close()));
+  const path = await home(t);
+  const hf = (opened = await open(path));
+  for (const def of DEFINITIONS) await hf.enqueue(def, def.name, { id: def.name });
+  const holder = (child = spawnChild(path));
+  await new Promise<void>((resolve, reject) => {
+    holder.stdout?.on("data", (text: Buffer) => text.toString().includes("held") && resolve());
+    holder.once("exit", (status) => reject(new Error(`the child ended with ${String(status)}`)));
+  });
   return { path, hf, kill };
 }
 

@@ -444,6 +444,9 @@ for (const driver of DRIVERS) {
       t.after(() => child.kill("SIGKILL"));
       await once(child, "message");
       assert.ok((await rounds(echo)) < 500, "there");
+      const ended = once(child, "exit");
+      child.kill("SIGKILL");
+      await ended;
     });
 
     for (const begin of ["begin immediate", "begin", "begin immediate on a NORMAL handle"] as const) {
