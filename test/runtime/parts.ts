@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test as nodeTest, type TestContext, type TestOptions } from "node:test";
+import { after, test as nodeTest, type TestContext, type TestOptions } from "node:test";
 import { fileURLToPath } from "node:url";
 import { Holdfast } from "../../src/holdfast.ts";
 import { open } from "../../src/open.ts";
@@ -80,10 +80,14 @@ export function home(t: TestContext): Promise<string> {
   return ground.shared(t);
 }
 
-/** A folder of its own, removed after the test. */
-export async function folder(t: TestContext): Promise<string> {
+/** Removed when all tests of a file are over: what still writes there may be closed by a later hook of the same test. */
+const folders: string[] = [];
+after(() => Promise.all(folders.map((path) => rm(path, { recursive: true, force: true }))));
+
+/** A folder of its own. */
+export async function folder(_t: TestContext): Promise<string> {
   const path = await mkdtemp(join(tmpdir(), "holdfast-runtime-"));
-  t.after(() => rm(path, { recursive: true, force: true }));
+  folders.push(path);
   return path;
 }
 
