@@ -26,11 +26,6 @@ interface Runnable {
   held: number;
 }
 
-interface AttemptListener {
-  readonly onLoss: (attempt: Attempt) => void;
-  readonly onHandled: (attempt: Attempt) => void;
-}
-
 export class SettleAs extends Error {
   readonly outcome: Outcome;
 
@@ -47,7 +42,6 @@ export class Attempt implements LeaseOwner, Settlement {
   readonly runnable: Runnable;
   outcome: Outcome = { kind: "released" };
   isOver = false;
-  isHandled = false;
   slot = -1;
   /** Set when the lease is gone: the store rejects every later write of the handler. */
   lost: LossReason | null = null;
@@ -60,16 +54,16 @@ export class Attempt implements LeaseOwner, Settlement {
   startedAt = 0;
   runMs = 0;
   span: AttemptSpan | null = null;
-  readonly #listener: AttemptListener;
+  readonly #onLoss: (attempt: Attempt) => void;
   readonly #controller = new AbortController();
   #aborted: AbortCode | null = null;
 
-  constructor(claimed: Claimed, runnable: Runnable, listener: AttemptListener) {
+  constructor(claimed: Claimed, runnable: Runnable, onLoss: (attempt: Attempt) => void) {
     this.job = claimed.job;
     this.fence = claimed.fence;
     this.claimed = claimed;
     this.runnable = runnable;
-    this.#listener = listener;
+    this.#onLoss = onLoss;
   }
 
   get signal(): AbortSignal {
@@ -89,14 +83,7 @@ export class Attempt implements LeaseOwner, Settlement {
   lose(reason: LossReason): void {
     this.lost = reason;
     if (reason !== "GIVEN_BACK") this.abort(reason);
-    this.#listener.onLoss(this);
-  }
-
-  /** Tells that the handler has returned, so that the next one may start while this attempt still reads from the database. */
-  handled(): void {
-    if (this.isHandled) return;
-    this.isHandled = true;
-    this.#listener.onHandled(this);
+    this.#onLoss(this);
   }
 }
 

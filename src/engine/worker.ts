@@ -60,15 +60,9 @@ export class WorkerLoop implements Worker {
   readonly #unlisten: () => void;
   readonly #withdraw: () => void;
   readonly #keepAlive: NodeJS.Timeout;
-  readonly #listener = {
-    onLoss: (attempt: Attempt) => this.#onLoss(attempt),
-    onHandled: (attempt: Attempt) => this.#onHandled(attempt),
-  };
   #waiting: Attempt[] = [];
   #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
-  /** How many of them still run their handler: these count against the concurrency. */
-  #handling = 0;
   /** How many jobs to claim beyond the concurrency. They must not wait here for long while other workers are idle. */
   #prefetch = 0;
   #turnStartedAt = 0;
@@ -241,7 +235,7 @@ export class WorkerLoop implements Worker {
   #addClaimed(claimed: Claimed[], before: number): void {
     for (const job of claimed) {
       const runnable = this.#runnables.of(job);
-      const attempt = new Attempt(job, runnable, this.#listener);
+      const attempt = new Attempt(job, runnable, this.#onLoss);
       attempt.slot = this.#engine.hold(job, attempt, before);
       runnable.held++;
       runnable.def.prefetch?.(job);
@@ -295,7 +289,7 @@ export class WorkerLoop implements Worker {
 
   /** Claims jobs in the commit that enqueues them, so that they start as soon as their producer has its answer. */
   readonly #onIncoming = (): void => {
-    if (!this.#isDry || this.#isClaiming || this.#stopping !== null || this.#handling >= this.#concurrency) return;
+    if (!this.#isDry || this.#isClaiming || this.#stopping !== null || this.#running.size >= this.#concurrency) return;
     this.#wakes++;
     this.#isDry = false;
     queueMicrotask(() => this.#runTurn());
@@ -324,7 +318,7 @@ export class WorkerLoop implements Worker {
     if (this.#isStarting) return;
     this.#isStarting = true;
     let hasStarted = false;
-    while (this.#waiting.length > 0 && this.#handling < this.#concurrency && !this.#isTurnOverrun()) {
+    while (this.#waiting.length > 0 && this.#running.size < this.#concurrency && !this.#isTurnOverrun()) {
       this.#start(this.#waiting.shift() as Attempt, now);
       hasStarted = true;
     }
@@ -344,13 +338,12 @@ export class WorkerLoop implements Worker {
     if (!this.#engine.leaseTable.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
     attempt.startedAt = now;
     this.#running.add(attempt);
-    this.#handling++;
     if (this.#drained !== null) this.#drained.ran++;
     this.#executor.run(attempt);
   }
 
   #finish(attempt: Attempt, outcome: Outcome): void {
-    if (!this.#leave(attempt)) return;
+    if (!this.#running.delete(attempt)) return;
     attempt.isOver = true;
     attempt.span?.finished(outcome);
     const now = this.#engine.clock.monotonic();
@@ -361,19 +354,7 @@ export class WorkerLoop implements Worker {
     this.#notifyIfQuiet();
   }
 
-  #leave(attempt: Attempt): boolean {
-    const wasRunning = this.#running.delete(attempt);
-    if (wasRunning && !attempt.isHandled) this.#handling--;
-    return wasRunning;
-  }
-
-  #onHandled(attempt: Attempt): void {
-    if (!this.#running.has(attempt)) return;
-    this.#handling--;
-    this.#startWaiting();
-  }
-
-  #onLoss(attempt: Attempt): void {
+  readonly #onLoss = (attempt: Attempt): void => {
     attempt.span?.lost(attempt.lost ?? "LEASE_LOST");
     attempt.runnable.held--;
     this.#drained?.unsuccessful.push(attempt);
@@ -382,7 +363,7 @@ export class WorkerLoop implements Worker {
     this.#settler.drop(attempt);
     if (this.#running.has(attempt)) {
       this.#engine.clock.after(LOST_HANDLER_GRACE_MS, () => {
-        if (!this.#leave(attempt)) return;
+        if (!this.#running.delete(attempt)) return;
         this.#engine.log.warn("a handler continues although its lease is gone", {
           job: attempt.claimed.id,
           name: attempt.claimed.name,
@@ -395,7 +376,7 @@ export class WorkerLoop implements Worker {
     }
     this.#wake();
     this.#notifyIfQuiet();
-  }
+  };
 
   async #stop(drain: number): Promise<void> {
     // `stop` sets `#stopping` first, so that nothing is claimed meanwhile.

@@ -135,7 +135,6 @@ async function run(task: Task, file: ClaimedFile | null): Promise<void> {
     throw error;
   }
   if (task.isSpoiled || (file !== null && !(await file.recheck()))) return restartLater(task);
-  task.attempt.handled();
   const planned = expansion === null ? await planAfter(task, returned, output) : wayToChildren(task);
   const shared = stage.reuse === "bytes";
   work.result = { hash: context.hash, parts, output, artifacts: task.artifacts, shared };

@@ -35,34 +35,6 @@ test("a stage gets the output of the one before it, and the first stage of a fil
   assert.deepEqual(await outputsOf(built, "third"), { a: undefined });
 });
 
-test("a handler starts while the next stage of the target before it is looked up, and no two handlers run at once", async (t) => {
-  const here = await yard(t);
-  here.write({ a: "1", b: "22", c: "333" });
-  const { work } = here.hf.engine.store;
-  const lookUp = work.lookUp.bind(work);
-  let ranBefore = 0;
-  work.lookUp = async (pipeline, contexts) => {
-    if (ranBefore === 0 && contexts.some(({ stage }) => stage === "length")) {
-      for (let turn = 0; turn < 100 && here.ran.length < 2; turn++) await new Promise((resolve) => setImmediate(resolve));
-      ranBefore = here.ran.length;
-    }
-    return lookUp(pipeline, contexts);
-  };
-  let running = 0;
-  const docs = pipeline("docs")
-    .source(files("**/*", { root: here.root }))
-    .stage("text", {}, async ({ target }) => {
-      here.ran.push(`text ${target.id}`);
-      assert.equal(++running, 1);
-      await new Promise((resolve) => setImmediate(resolve));
-      running--;
-      return target.id;
-    })
-    .stage("length", {}, ({ input }) => input.length);
-  await here.succeed(docs, { concurrency: 1 });
-  assert.equal(ranBefore, 2);
-});
-
 test("an unchanged build runs nothing, and one changed file runs its own stages", async (t) => {
   const here = await yard(t);
   here.write({ a: "1", b: "22", "c/d": "333" });
