@@ -15,6 +15,7 @@ import { testClock } from "../../src/testing/index.ts";
 import { registeredProcesses } from "../../src/store/processes.ts";
 
 const ENGINE = {} as Engine;
+const endless: Check = () => new Promise(() => {});
 
 function circumstances(signal = new AbortController().signal): CheckCircumstances {
   return { alone: true, rebooted: false, signal };
@@ -34,6 +35,7 @@ test("a process that closes waits for no check, and reports no finding", async (
   const leaving = new AbortController();
   const checks: Check[] = [() => new Promise(() => leaving.abort())];
   assert.equal(await runChecks(checks, ENGINE, circumstances(leaving.signal)), null);
+  assert.equal(await runChecks([endless], ENGINE, circumstances(AbortSignal.abort())), null);
 });
 
 test("everything is reclaimed before anything is checked, and the report ends after the checks", async (t) => {
@@ -98,7 +100,10 @@ test("the first of many jobs are reclaimed before the others", async (t) => {
 });
 
 function left(signal: AbortSignal): Promise<null> {
-  return new Promise((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve(null);
+    signal.addEventListener("abort", () => resolve(null), { once: true });
+  });
 }
 
 /** A store, a process that recovers and whose check the test ends, and the dead processes. */

@@ -273,11 +273,13 @@ export async function runChecks(
   const left = new Promise<null>((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
   const errors = new Set<string>();
   for (const check of checks) {
+    // A signal that was aborted before sends no event.
+    if (signal.aborted) return null;
     const found = await Promise.race([check(engine, circumstances).catch(notChecked), left]);
-    if (found === null || signal.aborted) return null;
+    if (found === null) return null;
     for (const error of found) errors.add(error);
   }
-  return [...errors];
+  return signal.aborted ? null : [...errors];
 }
 
 function notChecked(error: unknown): string[] {
