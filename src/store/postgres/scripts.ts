@@ -52,7 +52,7 @@ export class Statements {
 
   *each<Row>({ rows: send }: Sender, how: keyof typeof ENDINGS, sql: string, rows: readonly EachParams[]): Script<Row[]> {
     const { text, names } = this.#statement(how, sql);
-    const most = /= given\.\w/.test(sql) ? MAX_JOINED_ROWS : rows.length;
+    const most = /\band \w+\.\w+ = given\.\w/.test(sql) ? MAX_JOINED_ROWS : rows.length;
     const sent: Promise<unknown[][]>[] = [];
     for (let from = 0; from < rows.length; from += most) {
       const some = rows.slice(from, from + most);
@@ -269,6 +269,11 @@ export function dialectOf(s: string): Dialect {
             `${table}.${column} = any(${list(name)}) and ${table}.${column} = given.${name}`;
           return same.map(pairOf).map(equal).join(" and ");
         },
+        locked: (table, ...key) => `
+          from (
+            select given.*, found.ctid as spot from ${rows} cross join lateral (
+              select ctid from ${table} where (${key}) = (${key.map((name) => `given.${name}`)}) offset 0) as found) as given
+          where given.spot = target.ctid`,
       });
     },
     // Each row is found by itself: for a join, the planner would scan the table or compare each row with each other.

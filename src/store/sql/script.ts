@@ -149,6 +149,8 @@ interface EachRow {
   readonly using: string;
   /** On PostgreSQL the list itself is a condition, too: the planner does not know its length and would scan for a join. */
   is(table: string, ...columns: (string | readonly [column: string, ofRow: string])[]): string;
+  /** Finds rows of `table as target` that this transaction has locked, each by its key. A row changed since is not found. */
+  locked(table: string, ...key: string[]): string;
 }
 
 export function pairOf(column: string | readonly [string, string]): readonly [column: string, ofRow: string] {

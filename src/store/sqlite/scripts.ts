@@ -176,6 +176,7 @@ export const DIALECT: Dialect = {
           .map(pairOf)
           .map(([column, name]) => `${table}.${column} = :${name}`)
           .join(" and "),
+      locked: (_, ...key) => `where ${key.map((name) => `target.${name} = :${name}`).join(" and ")}`,
     });
   },
   deleteEach: (table, columns) =>

@@ -242,7 +242,7 @@ function targetTableSql({ table, in: isIn, each, locking }: Dialect, guard: RowG
       { ...REF, ...POSITION },
       (row) => `
         update ${targets} as target set ${Object.keys(POSITION).map((name) => `${name} = ${row.value(name)}`)}
-        ${row.from()} where ${row.is("target", ...Object.keys(REF))}`,
+        ${row.locked(targets, ...Object.keys(REF))}`,
     ),
     patch: each(
       { ...REF, leaves: "boolean", done: "text", failure: "bigint", rev: "bigint", seen: "bigint" },
@@ -251,7 +251,7 @@ function targetTableSql({ table, in: isIn, each, locking }: Dialect, guard: RowG
           done = case when ${row.value("leaves")} then ${row.value("done")} else target.done end,
           member = case when ${row.value("leaves")} then null else target.member end,
           failure = ${row.value("failure")}, rev = ${row.value("rev")}, seen = coalesce(${row.value("seen")}, target.seen)
-        ${row.from()} where ${row.is("target", ...Object.keys(REF))}`,
+        ${row.locked(targets, ...Object.keys(REF))}`,
     ),
     revisions: `select path, rev from ${targets} where ${listed} order by path${locking}`,
     see: `update ${targets} set seen = :build where ${listed}`,
