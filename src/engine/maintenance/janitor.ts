@@ -422,14 +422,16 @@ export class Janitor {
 
   #judge(lease: StaleLease): LeaseVerdict {
     const now = this.#clock.monotonic();
-    let sighting = this.#sightings.get(lease.job);
-    if (sighting?.fence !== lease.fence || sighting.expiresAt !== lease.expiresAt) {
+    const { job, fence, expiresAt } = lease;
+    const seen = this.#sightings.get(job);
+    const since = seen?.fence === fence && seen.expiresAt === expiresAt ? seen.since : now;
+    const verdict = judgeLease(lease, this.#holderOf(lease), now - since);
+    if (verdict !== "keep") {
+      this.#sightings.delete(job);
+    } else {
       if (this.#sightings.size > MAX_LEASES) this.#sightings.clear();
-      sighting = { fence: lease.fence, expiresAt: lease.expiresAt, since: now };
-      this.#sightings.set(lease.job, sighting);
+      this.#sightings.set(job, { fence, expiresAt, since });
     }
-    const verdict = judgeLease(lease, this.#holderOf(lease), now - sighting.since);
-    if (verdict !== "keep") this.#sightings.delete(lease.job);
     return verdict;
   }
 

@@ -277,8 +277,7 @@ export class Recoveries implements RecoveryStore {
 
   async stale({ dead, skewed, limit }: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
     const sql = skewed || dead.length > 0 ? this.#sql.stale : this.#sql.expired;
-    const rows = await this.#access.read((db) => db.all<StaleLease>(sql, { dead, skewed, limit }));
-    return rows.map(({ job, fence, holder, expiresAt, lease, left }) => ({ job, fence, holder, expiresAt, lease, left }));
+    return this.#access.read((db) => db.all<StaleLease>(sql, { dead, skewed, limit }));
   }
 
   reclaim(judgements: readonly Judgement[], cause: string, by = RECOVERY_ACTOR): Promise<Reclaimed & { shortened: number }> {
@@ -289,9 +288,11 @@ export class Recoveries implements RecoveryStore {
     const { leases, recoveryLog, audit, processes } = this.#parts;
     const cut = judgements.filter(({ verdict }) => verdict === "cut");
     const shortened = cut.length === 0 ? 0 : yield* wait(leases.cut(tx, cut));
-    const over = judgements.flatMap(({ verdict, job, fence, expiresAt, holder }) =>
-      verdict === "cut" ? [] : [{ job, fence, expiresAt, kind: verdict, isOwn: holder !== null && holder === processes.self }],
-    );
+    const over: ReclaimedLease[] = [];
+    for (const { verdict, job, fence, expiresAt, holder } of judgements) {
+      const isOwn = holder !== null && holder === processes.self;
+      if (verdict !== "cut") over.push({ job, fence, expiresAt, kind: verdict, isOwn });
+    }
     const { reclaimed } = yield* this.#endLeases(tx, over);
     if (reclaimed.entries > 0) {
       yield* recoveryLog.record(tx, cause, { ...reclaimed, locks: 0 });

@@ -7,7 +7,7 @@ export const CHECKED = new Map(
   Object.entries({
     holdfast_ids: "id job name chosen",
     holdfast_notes: "job checkpoint",
-    holdfast_attempts: "job n fence attempt outcome started_at ended_at worker host pid error",
+    holdfast_attempts: "n fence attempt outcome started_at ended_at worker host pid error job",
     holdfast_schedules: "key cron timezone missed within overlap template name",
     holdfast_events: "type at transition job build data",
     holdfast_builds: "key id pipeline queue hash description options max_failures created_at",

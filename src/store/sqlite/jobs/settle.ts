@@ -1,12 +1,11 @@
 import { rejectedFollowUp } from "../../../core/jobs/admission.ts";
-import { attemptEnding, type Unsuccessful } from "../../../core/jobs/attempts.ts";
+import type { Unsuccessful } from "../../../core/jobs/attempts.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { type FinishedState, isFinished, type JobState } from "../../../core/jobs/job.ts";
 import { type LeaseState, leaseState, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import { COUNTED } from "../../job-row.ts";
-import { type Attempts, heldAttempt, type RunningJob } from "../../sql/attempts.ts";
 import type { Cancel } from "../../sql/operate.ts";
 import type { FinishedJob } from "../../sql/retention.ts";
 import { type ReclaimedLease, runSync, type Tx as ScriptTx } from "../../sql/script.ts";
@@ -15,14 +14,13 @@ import type { WorkEnd } from "../../work.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
-import { DIALECT } from "../scripts.ts";
 import type { ClaimedLanes } from "./claim.ts";
 import type { JobParts } from "./enqueue.ts";
+import { type Ending, type RunningJobs, RunningJobTable } from "./running-jobs.ts";
 
 const MANY = 4;
 
 interface SettleParts extends JobParts {
-  attempts: Attempts;
   cancel: Cancel;
   lanes: ClaimedLanes;
   random: () => number;
@@ -31,6 +29,7 @@ interface SettleParts extends JobParts {
 /** Ends attempts. Every write is guarded by job, fence and `running`: a late settle changes nothing. */
 export class Settle {
   readonly #parts: SettleParts;
+  readonly #running: RunningJobTable;
   /** Whether there are any locks, notes, waiting jobs, and queues with events. A batch looks them up once. */
   #hasLocks = false;
   #hasNotes = false;
@@ -44,7 +43,7 @@ export class Settle {
 
   constructor(db: Connection, parts: SettleParts) {
     this.#parts = parts;
-    const held = heldAttempt(DIALECT);
+    this.#running = new RunningJobTable(db);
     this.#sql = {
       succeed: db.prepare(
         `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
@@ -57,17 +56,6 @@ export class Settle {
       savepoint: db.prepare("savepoint holdfast_successes"),
       rollback: db.prepare("rollback to holdfast_successes"),
       release: db.prepare("release holdfast_successes"),
-      history: db.prepare(
-        `select job.key, job.lane, job.policy, job.errors, job.crashes, job.expires_at as expiresAt, job.priority, job.limits,
-           ${held.columns} from json_each(?) as asked cross join ${held.from}
-         where job.key = asked.value and job.state = 'running'`,
-      ),
-      move: db.prepare(
-        `update holdfast_jobs set
-           state = ?, gate = ?, run_at = coalesce(?, run_at), attempt = ?, errors = ?, crashes = ?,
-           error = coalesce(?, error), finished_at = ?, expires_at = null, holder = null, worker = null
-         where key = ? and fence = ? and state = 'running'`,
-      ),
       state: db.prepare("select state, fence from holdfast_jobs where key = ?"),
       dropCheckpoint: db.prepare(
         "update holdfast_notes set checkpoint = null, checksum = null where job = ? and checkpoint is not null",
@@ -145,76 +133,64 @@ export class Settle {
 
   reclaim(tx: Tx, leases: readonly ReclaimedLease[]): (Next | null)[] {
     this.#begin(tx, leases);
-    const held = this.#history(leases);
-    const endings = leases.map((lease) => this.#decide(held, lease, { kind: lease.kind }, { ...lease, by: "reclaimer" }));
-    this.#end(
-      tx,
-      endings.filter((ending) => ending !== null),
-    );
+    const nexts = new Map<JobKey, Next>();
+    for (const [kind, judged] of Map.groupBy(leases, (lease) => lease.kind)) {
+      const asked = new Map(judged.map((lease) => [lease.job, lease]));
+      for (const held of this.#running.find([...asked.keys()])) {
+        const jobs = held.jobs.filter((job) => isSame(held, asked.get(job) as ReclaimedLease));
+        const [first] = jobs;
+        if (first === undefined) continue;
+        const isDead = !asked.get(first)?.isOwn;
+        for (const ending of this.#decide({ ...held, jobs }, { kind }, { by: "reclaimer", isDead })) {
+          this.#end(tx, ending);
+          for (const job of ending.held.jobs) nexts.set(job, ending.next);
+        }
+      }
+    }
     this.#write(tx);
-    return endings.map((ending) => ending && ending.next);
-  }
-
-  #history(leases: readonly LeaseRef[]): Map<JobKey, RunningJob> {
-    const rows = this.#sql.history.all<RunningJob>(JSON.stringify(leases.map(({ job }) => job)));
-    return new Map(rows.map((row) => [row.key, row]));
-  }
-
-  /** Decides how an attempt ends. Null: the lease is gone, was ended already, or no longer expires at `expiresAt`. */
-  #decide(held: Map<JobKey, RunningJob>, lease: LeaseRef, outcome: Unsuccessful, ended: Ended): Ending | null {
-    const { by, isOwn = false, work } = ended;
-    const row = held.get(lease.job);
-    if (row === undefined || row.fence !== lease.fence || (ended.expiresAt ?? row.expiresAt) !== row.expiresAt) return null;
-    held.delete(lease.job);
-    const { attempt, errors, crashes, policy } = row;
-    const next = decide({ attempt, errors, crashes }, this.#parts.catalog.policy(policy), outcome, this.#parts.random());
-    return { row, outcome, next, by, isDead: by === "reclaimer" && !isOwn, work };
-  }
-
-  #end(tx: Tx, endings: readonly Ending[]): void {
-    const { attempts, settings, catalog } = this.#parts;
-    const ended = endings.map(({ row: held, outcome, next, isDead }) => {
-      const keep = settings.view.attemptsKept(catalog.lane(held.lane).queue);
-      return { job: held.key, held, keep, ...attemptEnding(outcome, next, isDead) };
+    return leases.map(({ job }) => {
+      const next = nexts.get(job) ?? null;
+      nexts.delete(job);
+      return next;
     });
-    runSync(attempts.record(tx, tx.now, ended));
-    for (const ending of endings) this.#move(tx, ending);
   }
 
-  #move(tx: Tx, { row, outcome, next, by, work }: Ending): void {
-    const { key, fence, lane, priority, limits } = row;
+  /** Decides how attempts end. A delay, a limit or a job that waits to replace another is decided for each job alone. */
+  #decide(held: RunningJobs, outcome: Unsuccessful, ended: Ended): Ending[] {
+    const { jobs, attempt, errors, crashes, policy, limits } = held;
+    const next = decide({ attempt, errors, crashes }, this.#parts.catalog.policy(policy), outcome, this.#parts.random());
+    if (jobs.length > 1 && (isDelayed(next) || limits !== null || this.#hasWaits))
+      return jobs.flatMap((job) => this.#decide({ ...held, jobs: [job] }, outcome, ended));
+    return [{ held, outcome, next, ...ended }];
+  }
+
+  #end(tx: Tx, ending: Ending): void {
+    const { settings, catalog, limits, effects, lanes, jobEvents, dependents } = this.#parts;
+    const { held, outcome, next, by, work } = ending;
+    const { jobs, lane, priority } = held;
+    const { queue } = catalog.lane(lane);
     const finished = isFinished(next.state);
     const delayed = isDelayed(next);
     let gate: string | null = delayed ? "time" : null;
-    if (limits !== null) {
-      this.#parts.limits.finish(tx, lane, limits, hasBegun(outcome));
-      if (!finished && !delayed) gate = this.#parts.limits.admit(tx, { key, lane, priority, limits });
+    if (held.limits !== null) {
+      const [key] = jobs as [JobKey];
+      limits.finish(tx, lane, held.limits, hasBegun(outcome));
+      if (!finished && !delayed) gate = limits.admit(tx, { key, lane, priority, limits: held.limits });
     }
-    const error = next.error === null ? null : JSON.stringify(next.error);
-    const runAt = delayed ? tx.now + next.delay : null;
-    this.#sql.move.run(
-      next.state,
-      gate,
-      runAt,
-      next.attempt,
-      next.errors,
-      next.crashes,
-      error,
-      finished ? tx.now : null,
-      key,
-      fence,
-    );
-    tx.wrote();
-    if (isFinished(next.state)) this.#parts.effects.add(key, lane, next.state);
-    else if (this.#hasWaits && runSync(this.#parts.dependents.replaced(tx, [key])).length > 0) {
-      next.replaced = true;
-      this.#replaced.push(key);
+    this.#running.record(tx, ending, settings.view.attemptsKept(queue));
+    this.#running.move(tx, ending, gate);
+    for (const job of jobs) {
+      if (isFinished(next.state)) effects.add(job, lane, next.state);
+      else if (this.#hasWaits && runSync(dependents.replaced(tx, [job])).length > 0) {
+        next.replaced = true;
+        this.#replaced.push(job);
+      }
+      this.#work?.ended(tx.now, job, { outcome, next, by, work });
+      jobEvents.addIfEnabled(tx, EVENT_OF[next.state], lane, job);
+      lanes.forget(job);
+      if (next.dropCheckpoint && this.#hasNotes) this.#sql.dropCheckpoint.run(job);
     }
-    this.#work?.ended(tx.now, key, { outcome, next, by, work });
-    this.#parts.jobEvents.addIfEnabled(tx, EVENT_OF[next.state], lane, key);
-    this.#parts.lanes.forget(key);
-    tx.ready(this.#parts.catalog.lane(lane).queue);
-    if (next.dropCheckpoint && this.#hasNotes) this.#sql.dropCheckpoint.run(key);
+    tx.ready(queue);
   }
 
   #one(tx: Tx, settlement: Settlement): LeaseState {
@@ -225,9 +201,10 @@ export class Settle {
       if (this.#sql.succeed.run(outcome.output, tx.now, job, fence) === 0) return this.fate(settlement);
       this.#wellEnded(tx, settlement);
     } else {
-      const ending = this.#decide(this.#history([settlement]), settlement, outcome, { by: "holder", work });
-      if (ending === null) return this.fate(settlement);
-      this.#end(tx, [ending]);
+      const [held] = this.#running.find([settlement.job]);
+      if (held?.fence !== settlement.fence) return this.fate(settlement);
+      const [ending] = this.#decide(held, outcome, { by: "holder", isDead: false, work }) as [Ending];
+      this.#end(tx, ending);
       settlement.decided = ending.next;
     }
     if (outcome !== settlement.outcome || settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
@@ -286,18 +263,11 @@ export class Settle {
   }
 }
 
-interface Ended {
-  by: "holder" | "reclaimer";
-  expiresAt?: number;
-  isOwn?: boolean;
-  work?: WorkEnd | undefined;
-}
+type Ended = Pick<Ending, "by" | "isDead" | "work">;
 
-interface Ending extends Pick<Ended, "by" | "work"> {
-  row: RunningJob;
-  outcome: Unsuccessful;
-  next: Next;
-  isDead: boolean;
+/** Whether the jobs are still held by this lease: it may have been renewed since it was judged. */
+function isSame(held: RunningJobs, { fence, expiresAt }: ReclaimedLease): boolean {
+  return held.fence === fence && held.expiresAt === expiresAt;
 }
 
 export class Leases {
