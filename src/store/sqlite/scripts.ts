@@ -223,6 +223,13 @@ type CheckedRow = JobRow & {
 const READY = "state = 'pending' and gate is null and crashes = 0";
 const SUSPECT = "state = 'pending' and gate is null and crashes > 0";
 
+/** Priorities of ready jobs in the asked lanes. Each lane's last row is null. One index probe finds each. */
+const LEVELS = `level (lane, priority) as (
+  select value, (select priority ${ready("value")} order by priority desc limit 1) from json_each(:lanes)
+  union all
+  select level.lane, (select priority ${ready("level.lane")} and priority < level.priority order by priority desc limit 1)
+  from level where level.priority is not null)`;
+
 export const QUERY_DIALECT: QueryDialect = {
   ready: READY,
   suspect: SUSPECT,
@@ -234,9 +241,10 @@ export const QUERY_DIALECT: QueryDialect = {
     where job.state in ('pending', 'waiting') group by job.lane, job.state`,
   // Include due jobs that are still marked as delayed: no worker may have claimed in their lanes yet.
   oldest: `
+    with recursive ${LEVELS}
     select lane.value as lane, (
       select created_at from holdfast_jobs where key = (select min(key) from (
-        select min(key) as key from holdfast_jobs where lane = lane.value and ${READY}
+        select (select min(key) ${ready("level.lane")} and priority = level.priority) as key from level where level.lane = lane.value
         union all
         select min(key) from holdfast_jobs where lane = lane.value and ${SUSPECT}
         union all
@@ -301,11 +309,7 @@ function keys(asked: AskedJobs): string {
 function pendingKeys(newest: boolean): string {
   const ofLanes = `+key > :from and +key < :to and ${DIALECT.in("lane", "bigint", ":lanes")}`;
   return `
-    with recursive level (lane, priority) as (
-      select value, (select priority ${ready("value")} order by priority desc limit 1) from json_each(:lanes)
-      union all
-      select level.lane, (select priority ${ready("level.lane")} and priority < level.priority order by priority desc limit 1)
-      from level where level.priority is not null)
+    with recursive ${LEVELS}
     select head.key as key from level cross join holdfast_jobs as head on head.key in (
       select key ${ready("level.lane")} and priority = level.priority and key > :from and key < :to
       order by key ${newest ? "desc" : ""} limit :slice)

@@ -39,14 +39,15 @@ export class RunningJobTable {
          group by job.fence, job.lane, job.policy, job.errors, job.crashes, job.expires_at, job.priority, job.limits,
            job.attempt, job.started_at, job.worker, job.holder, n`,
       ),
+      // "or fail" needs no journal of the statement: an error rolls back the whole transaction.
       move: db.prepare(
-        `update holdfast_jobs set
+        `update or fail holdfast_jobs set
            state = ?, gate = ?, run_at = coalesce(?, run_at), attempt = ?, errors = ?, crashes = ?,
            error = coalesce(?, error), finished_at = ?, expires_at = null, holder = null, worker = null
          where fence = ? and state = 'running' and key in (select value from json_each(?))`,
       ),
       record: db.prepare(
-        `insert into holdfast_attempts (job, checksum, n, fence, attempt, outcome, started_at, ended_at, worker, host, pid, error)
+        `insert or fail into holdfast_attempts (job, checksum, n, fence, attempt, outcome, started_at, ended_at, worker, host, pid, error)
          select key, value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? from json_each(?)`,
       ),
       trim: db.prepare("delete from holdfast_attempts where job in (select value from json_each(?)) and n <= ?"),

@@ -133,26 +133,22 @@ export class Settle {
 
   reclaim(tx: Tx, leases: readonly ReclaimedLease[]): (Next | null)[] {
     this.#begin(tx, leases);
-    const nexts = new Map<JobKey, Next>();
-    for (const [kind, judged] of Map.groupBy(leases, (lease) => lease.kind)) {
-      const asked = new Map(judged.map((lease) => [lease.job, lease]));
+    const nexts = leases.map((): Next | null => null);
+    for (const [kind, judged] of Map.groupBy(leases.entries(), ([, lease]) => lease.kind)) {
+      const asked = new Map(judged.map(([i, lease]) => [lease.job, i]));
       for (const held of this.#running.find([...asked.keys()])) {
-        const jobs = held.jobs.filter((job) => isSame(held, asked.get(job) as ReclaimedLease));
+        const leaseOf = (job: JobKey) => leases[asked.get(job) as number] as ReclaimedLease;
+        const jobs = held.jobs.filter((job) => isSame(held, leaseOf(job)));
         const [first] = jobs;
         if (first === undefined) continue;
-        const isDead = !asked.get(first)?.isOwn;
-        for (const ending of this.#decide({ ...held, jobs }, { kind }, { by: "reclaimer", isDead })) {
+        for (const ending of this.#decide({ ...held, jobs }, { kind }, { by: "reclaimer", isDead: !leaseOf(first).isOwn })) {
           this.#end(tx, ending);
-          for (const job of ending.held.jobs) nexts.set(job, ending.next);
+          for (const job of ending.held.jobs) nexts[asked.get(job) as number] = ending.next;
         }
       }
     }
     this.#write(tx);
-    return leases.map(({ job }) => {
-      const next = nexts.get(job) ?? null;
-      nexts.delete(job);
-      return next;
-    });
+    return nexts;
   }
 
   /** Decides how attempts end. A delay, a limit or a job that waits to replace another is decided for each job alone. */
