@@ -33,8 +33,9 @@ export class Settler {
     return this.#recorded.length > 0;
   }
 
-  get isQuiet(): boolean {
-    return this.#recorded.length + this.#inFlight + this.#unwritten.length === 0;
+  /** Attempts that have ended, and whose outcomes are not on the disk yet. */
+  get unsettled(): number {
+    return this.#recorded.length + this.#inFlight + this.#unwritten.length;
   }
 
   recordedRuns(): { count: number; longestMs: number } {

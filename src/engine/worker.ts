@@ -90,7 +90,7 @@ export class WorkerLoop implements Worker {
     this.#engine = engine;
     this.#progress = progress;
     this.#executor = new Executor(engine, progress, (attempt, outcome) => this.#finish(attempt, outcome));
-    this.#settler = new Settler(engine, { onSettled: this.#onSettled, onIdle: this.#notifyIfQuiet });
+    this.#settler = new Settler(engine, { onSettled: this.#onSettled, onIdle: this.#onWritten });
     this.#concurrency = checkConcurrency(concurrency, "concurrency");
     this.#drain = toMillis(drain, "drain");
     this.#hasShortLeases = defs.some(({ lease }) => lease < SHORT_LEASE_MS);
@@ -173,6 +173,8 @@ export class WorkerLoop implements Worker {
 
   #claimNext(): void {
     if (this.#isDry || this.#isClaiming || this.#stopping !== null) return;
+    // Outcomes that wait for a slow store are lost in a crash, so no more jobs are run meanwhile.
+    if (this.#settler.unsettled >= MAX_PREFETCH) return;
     const most = Math.max(this.#concurrency, Math.min(this.#concurrency + this.#prefetch, MAX_PREFETCH));
     const batch = Math.max(this.#concurrency, Math.min(MAX_CLAIM_BATCH, most >> 1));
     const held = this.#running.size + this.#waiting.length + this.#arrived.length;
@@ -189,6 +191,11 @@ export class WorkerLoop implements Worker {
     const { runnable } = attempt;
     if (runnable.held-- === runnable.def.concurrency) this.#wake();
     if (attempt.outcome.kind !== "succeeded") this.#drained?.unsuccessful.push(attempt);
+  };
+
+  readonly #onWritten = (): void => {
+    if (!this.#isDry) this.#scheduleTurn();
+    this.#notifyIfQuiet();
   };
 
   async #claim(max: number): Promise<void> {
@@ -414,7 +421,7 @@ export class WorkerLoop implements Worker {
 
   #isQuiet(): boolean {
     const held = this.#running.size + this.#waiting.length + this.#arrived.length;
-    return !this.#isClaiming && held === 0 && this.#settler.isQuiet;
+    return !this.#isClaiming && held === 0 && this.#settler.unsettled === 0;
   }
 
   readonly #notifyIfQuiet = (): void => {

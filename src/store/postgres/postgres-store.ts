@@ -32,9 +32,9 @@ import { Damage, Maintenance } from "./maintenance.ts";
 import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
 import { secondShare } from "./settle/settle-effects.ts";
-import { SettleQueue } from "./settle/settle-successes.ts";
 import type { CallHints } from "./transactions/write-queue.ts";
 import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
+import { TwoConnections } from "./transactions/two-connections.ts";
 import { UserTransactions } from "./transactions/user-transaction.ts";
 import type { Queries } from "../sql/queries.ts";
 import { ChangeFeed } from "./change-feed.ts";
@@ -78,7 +78,7 @@ export class PostgresStore implements Store {
   readonly #userTransactions: UserTransactions;
   readonly #changes: ChangeFeed;
   readonly #time: ServerTime;
-  readonly #settleQueue: SettleQueue;
+  readonly #connections: TwoConnections;
   readonly #rowCommits: RowCommits;
   #tallyShare = 0;
   #closed: Promise<void> | null = null;
@@ -166,8 +166,14 @@ export class PostgresStore implements Store {
       onStall: () => limits.locks.stalled(),
     };
     this.#group = new GroupCommit(writer, how);
-    const settleQueue = (this.#settleQueue = new SettleQueue(
-      { settle: parts.settle, first: this.#group, writer: opened.second, write: (...how) => this.#write(...how) },
+    const connections = (this.#connections = new TwoConnections(
+      {
+        claim: parts.claim,
+        settle: parts.settle,
+        first: this.#group,
+        writer: opened.second,
+        write: (...how) => this.#write(...how),
+      },
       { ...how, tallyShare: () => secondShare(this.#tallyShare), first: () => null },
     ));
     this.#rowCommits = new RowCommits({
@@ -177,7 +183,7 @@ export class PostgresStore implements Store {
       jobParts,
       random,
       declare: (jobs) => this.#declare(jobs),
-      settle: (settlements) => settleQueue.run(settlements),
+      settle: (settlements) => connections.settle(settlements),
       limit: options.commitLimit ?? COMMIT_LIMIT_MS,
     });
   }
@@ -225,9 +231,7 @@ export class PostgresStore implements Store {
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (this.hooks.refuseWrites !== null) return Promise.reject(this.hooks.refuseWrites());
     if (request.holder !== null && this.#opened.connectionLimit.refusal("worker") !== null) return this.#claimIfAllowed(request);
-    const { claim } = this.#parts;
-    const how = { single: claim.route, quick: claim.isQuick(request) };
-    return this.#group.submitJoined("claim", request, (tx, requests) => claim.runEach(tx, requests), how);
+    return this.#connections.claim(request);
   }
 
   /** Rejects claims if no connection is left for the keeper: it could not renew leases, and they would expire. */
@@ -245,7 +249,7 @@ export class PostgresStore implements Store {
   async settle(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     if (this.hooks.refuseWrites !== null) throw this.hooks.refuseWrites();
     if (settlements.some(({ commit }) => commit !== undefined)) return this.#rowCommits.run(onlyOne(settlements));
-    return this.#settleQueue.run(settlements);
+    return this.#connections.settle(settlements);
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
@@ -282,7 +286,7 @@ export class PostgresStore implements Store {
 
   close(): Promise<void> {
     this.#closed ??= this.#rowCommits.close().then(async () => {
-      await Promise.all([this.#group.close(), this.#settleQueue.close()]);
+      await Promise.all([this.#group.close(), this.#connections.close()]);
       this.processes.close();
       await Promise.all([this.#changes.close().then(() => this.#opened.reader.close()), this.#opened.writer.close()]);
     });

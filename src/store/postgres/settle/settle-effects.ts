@@ -18,9 +18,9 @@ export class SettleEffects {
   async follow(tx: Tx, now: number, ended: readonly FinishedJob[]): Promise<void> {
     const { tally, retention, dependents } = this.#parts;
     for (let round = ended; round.length > 0;) {
-      await tally.add(tx, now, round);
-      await runAsync(retention.add(tx, round, now));
-      round = await runAsync(dependents.follow(tx, now, round));
+      const counted = tally.add(tx, now, round);
+      const listed = runAsync(retention.add(tx, round, now));
+      [round] = await Promise.all([runAsync(dependents.follow(tx, now, round)), counted, listed]);
     }
   }
 }

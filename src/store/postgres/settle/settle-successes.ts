@@ -1,16 +1,11 @@
 import type { JobKey } from "../../../core/text/ids.ts";
-import type { LeaseState, Settlement } from "../../store.ts";
+import type { Settlement } from "../../store.ts";
 import type { Catalog, Settings } from "../catalog.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, lists, placeIn, type Value } from "../connection/driver.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { SingleCall, SingleStatement, Tx } from "../transactions/transaction.ts";
 import { Tally } from "./settle-effects.ts";
-import type { Operation } from "../../points.ts";
-import type { Writer } from "../connection/session.ts";
-import { GroupCommit, type GroupCommitOptions } from "../transactions/group-commit.ts";
-import { type CallHints, splitAnswers } from "../transactions/write-queue.ts";
-import type { Settle } from "./settle.ts";
 
 /** After a batch that a single statement could not settle, this many use a transaction without trying it. */
 const BATCHES_WITHOUT_TRY = 8;
@@ -139,95 +134,4 @@ function singleSql(s: string, selection: Selection): SingleStatement {
     answer: (verdict) => `
         select case when (select count(*) from ended) < cardinality($3::bigint[]) then ${s}.refuse('${REFUSED.partial}') end, ${verdict}`,
   };
-}
-
-/** Fewer settlements do not delay a claim long enough to be worth a commit of their own. */
-const MIN_SETTLEMENTS = 128;
-/** How long the second connection stays open without use, and how long after a failed connect the next one is tried. */
-const SECOND_IDLE_MS = 10_000;
-
-/** Thrown if more than its own row follows from a settlement. Nothing is written. */
-export class MoreFollows extends Error {}
-
-interface Parts {
-  settle: Settle;
-  first: GroupCommit;
-  writer: Writer;
-  write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints: CallHints<T>): Promise<T>;
-}
-
-/** Settles over a second connection while the first claims, which drains a third faster. They never share a job. */
-export class SettleQueue {
-  readonly #parts: Parts;
-  readonly #second: GroupCommit;
-  readonly #underWay = new Set<Promise<LeaseState[]>>();
-  #idleTimer: NodeJS.Timeout | null = null;
-  #opening: Promise<void> | null = null;
-  #refusedAt = Number.NEGATIVE_INFINITY;
-  #closed = false;
-
-  constructor(parts: Parts, options: GroupCommitOptions) {
-    this.#parts = parts;
-    this.#second = new GroupCommit(parts.writer, options);
-  }
-
-  async run(settlements: readonly Settlement[]): Promise<LeaseState[]> {
-    const { settle, first } = this.#parts;
-    const rows = settlements.length;
-    const quick = settle.isPlain(settlements);
-    if (quick && this.#usesSecond(rows)) return this.#settleOverSecond(settlements);
-    const run = async (tx: Tx, batches: (readonly Settlement[])[]) => splitAnswers(await settle.run(tx, batches.flat()), batches);
-    return first.submitJoined("settle", settlements, run, { rows, quick, single: quick ? settle.single : null });
-  }
-
-  async #settleOverSecond(settlements: readonly Settlement[]): Promise<LeaseState[]> {
-    const { settle } = this.#parts;
-    this.#idleTimer ??= setTimeout(() => void this.#closeIdle(), SECOND_IDLE_MS).unref();
-    this.#idleTimer.refresh();
-    const run = async (tx: Tx, batches: (readonly Settlement[])[]) =>
-      splitAnswers(await settle.plain(tx, batches.flat()), batches);
-    const settled = this.#second
-      .submitJoined("settle", settlements, run, { rows: settlements.length, single: settle.single })
-      .catch((error: unknown) => {
-        if (!(error instanceof MoreFollows)) throw error;
-        return this.#parts.write("settle", (tx) => settle.run(tx, settlements), { owed: true });
-      });
-    this.#underWay.add(settled);
-    try {
-      return await settled;
-    } finally {
-      this.#underWay.delete(settled);
-    }
-  }
-
-  #usesSecond(settlements: number): boolean {
-    const { first, writer } = this.#parts;
-    if (settlements < MIN_SETTLEMENTS || !first.onlyClaimsAndSettles || this.#closed) return false;
-    if (writer.current !== null) return true;
-    if (performance.now() >= this.#refusedAt + SECOND_IDLE_MS)
-      this.#opening ??= this.#open().finally(() => (this.#opening = null));
-    return false;
-  }
-
-  async #open(): Promise<void> {
-    try {
-      await this.#parts.writer.session();
-    } catch {
-      // All connections are in use, or the server is down. The first connection reports errors.
-      this.#refusedAt = performance.now();
-    }
-  }
-
-  async close(): Promise<void> {
-    this.#closed = true;
-    if (this.#idleTimer !== null) clearTimeout(this.#idleTimer);
-    await Promise.all([this.#opening, this.#second.close()]);
-    await Promise.allSettled(this.#underWay);
-    await this.#parts.writer.close();
-  }
-
-  async #closeIdle(): Promise<void> {
-    if (this.#second.isIdle) await this.#parts.writer.close().catch(() => {});
-    else this.#idleTimer?.refresh();
-  }
 }

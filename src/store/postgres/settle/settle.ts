@@ -14,9 +14,9 @@ import type { WorkEnd } from "../../work.ts";
 import { dialectOf, named } from "../scripts.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, lists } from "../connection/driver.ts";
-import { MoreFollows, SettleSuccesses } from "./settle-successes.ts";
+import { SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
-import type { SingleRoute } from "../transactions/write-queue.ts";
+import { NotSingle, type SingleRoute } from "../transactions/write-queue.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { JobParts } from "../store-parts.ts";
 
@@ -93,7 +93,7 @@ export class Settle {
   async plain(tx: Tx, settlements: readonly Settlement[]): Promise<LeaseState[]> {
     const plain = plainOf(settlements);
     const settled = plain.length === settlements.length ? await this.#successes.settle(tx, plain) : NONE;
-    if (settled.size < settlements.length) throw new MoreFollows();
+    if (settled.size < settlements.length) throw new NotSingle();
     return settlements.map(() => "held");
   }
 
@@ -286,18 +286,25 @@ export class Settle {
       finishedAt: isFinished(next.state) ? now : null,
     }));
     const values = lists(rows, "key", "fence", "state", "gate", "runAt", ...counts, "error", "output", "finishedAt");
-    await tx.rows(this.#sql.move, ...values);
-    tx.wrote();
     const dropped = moves.filter(({ next }) => next.dropCheckpoint).map(({ row }) => row.key);
-    if (dropped.length > 0) await tx.rows(this.#sql.dropCheckpoints, listOf(dropped));
+    // The server runs them in this order. Awaited one by one, each would wait for the event loop.
+    await Promise.all([
+      tx.rows(this.#sql.move, ...values),
+      dropped.length > 0 && tx.rows(this.#sql.dropCheckpoints, listOf(dropped)),
+      this.#follow(tx, now, moves),
+    ]);
+    tx.wrote();
     for (const { row } of moves) tx.ready(this.#parts.catalog.lane(row.lane).queue);
+    await this.#cancelReplaced(tx, moves);
+  }
+
+  async #follow(tx: Tx, now: number, moves: readonly Move[]): Promise<void> {
     const happened = moves.map(({ row: { key: job, lane }, next }) => ({ type: EVENT_OF[next.state], job, lane }));
     await this.#parts.events.recordIfEnabled(tx, happened);
     const finished = moves.flatMap(({ row: { key: job, lane }, next: { state } }) =>
       isFinished(state) ? [{ job, lane, state }] : [],
     );
     await this.#parts.effects.follow(tx, now, finished);
-    await this.#cancelReplaced(tx, moves);
   }
 
   /** Cancels a job that would run again while another waits to replace it. The other one runs. */

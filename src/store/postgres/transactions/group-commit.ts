@@ -94,9 +94,11 @@ export class GroupCommit {
     });
   }
 
-  /** Whether there are only claims and settles, which never touch the same jobs. */
-  get onlyClaimsAndSettles(): boolean {
-    return this.#underWay.every(isClaimOrSettle) && this.#waiting.areClaimsOrSettles;
+  /** Says whether its claims and settles, which never touch the same jobs, are single steps. Null: there are other calls. */
+  get claimsAndSettles(): "quick" | "long" | null {
+    const items = [...this.#underWay, ...this.#waiting.items];
+    if (!items.every(isClaimOrSettle)) return null;
+    return items.every(({ quick }) => quick) ? "quick" : "long";
   }
 
   get isIdle(): boolean {

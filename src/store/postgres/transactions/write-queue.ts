@@ -27,6 +27,9 @@ export interface SingleRoute<Input, T> {
   recall: (rows: Rows, outcome: Outcome, inputs: Input[]) => Promise<T[]>;
 }
 
+/** Thrown if a call needs more than one statement. Nothing is written. */
+export class NotSingle extends Error {}
+
 interface Call {
   input: unknown;
   resolve: (value: unknown) => void;
@@ -44,8 +47,8 @@ export class WriteQueue {
     return this.#items.length === 0;
   }
 
-  get areClaimsOrSettles(): boolean {
-    return this.#items.every(isClaimOrSettle);
+  get items(): readonly Item[] {
+    return this.#items;
   }
 
   add<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { row, single }: CallHints<T>): Item {
@@ -96,8 +99,8 @@ export function namedRows(items: readonly Item[]): string[] {
   return rows.size > 1 ? [...rows].filter((name) => !name.includes("\0")) : [];
 }
 
-export function isClaimOrSettle({ operation, quick }: Item): boolean {
-  return quick && (operation === "claim" || operation === "settle");
+export function isClaimOrSettle({ operation }: Item): boolean {
+  return operation === "claim" || operation === "settle";
 }
 
 export async function together(items: Item[], state: Transaction): Promise<() => void> {

@@ -1,11 +1,12 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { after, before, describe, test } from "node:test";
+import postgres from "postgres";
 import type { HoldfastError } from "../../src/core/text/errors.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";
-import { claim, newJob, see, SUCCEEDED } from "../conformance/parts.ts";
+import { claim, ERROR, newJob, see, SUCCEEDED } from "../conformance/parts.ts";
 import { Proxy } from "./proxy.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 import { countJobs } from "../../src/store/queries.ts";
@@ -13,11 +14,12 @@ import { countJobs } from "../../src/store/queries.ts";
 /** Enough settlements for the second connection. */
 const MANY = 200;
 const WRITER = "holdfast writes";
+const clockOfServer = "floor(extract(epoch from clock_timestamp()) * 1000)";
 const WRITERS = "application_name = 'holdfast writes' and datname = current_database()";
 
 const settlementOf = ({ job, fence }: Claimed): Settlement => ({ job, fence, outcome: SUCCEEDED });
 
-describe("a backlog's settlements, over a second connection", { skip: noServer }, () => {
+describe("claims and settlements over two connections", { skip: noServer }, () => {
   let server: PostgresServer;
   let store: PostgresStore;
   before(async () => {
@@ -70,6 +72,49 @@ describe("a backlog's settlements, over a second connection", { skip: noServer }
       rows.map(({ n }) => n),
       [1, MANY - 1],
     );
+  });
+
+  test("a claim does not wait for a settlement of several steps, whose job is locked", async (t) => {
+    await openSecond("warm-up");
+    const [failing] = await backlog("failing");
+    assert.ok(failing);
+    // The queue is known then, as it is to a worker.
+    await backlog("others");
+    await store.enqueue([newJob({ name: "others" })]);
+    const other = postgres(server.url(), { max: 1, fetch_types: false });
+    t.after(() => other.end());
+    await other.unsafe(`begin; select 1 from holdfast.jobs where key = ${failing.job} for update`).simple();
+    const settled = store.settle([{ ...settlementOf(failing), outcome: { kind: "error", error: ERROR, retry: false } }]);
+    const claimed = await claim(store, { from: [{ queue: "others", lease: 60_000 }], max: 1 });
+    assert.equal(claimed.length, 1);
+    assert.equal((await see(store, failing.id)).state, "running");
+    await other.unsafe("rollback");
+    assert.deepEqual(await settled, ["held"]);
+    assert.equal((await see(store, failing.id)).state, "failed");
+  });
+
+  test("a claim that needs several steps waits for such a settlement, on the connection that settles", async (t) => {
+    await openSecond("warm-up");
+    const [failing] = await backlog("failing");
+    assert.ok(failing);
+    // A delayed job that is due: no single statement claims it.
+    await store.enqueue([newJob({ name: "due", delay: 1 })]);
+    const other = postgres(server.url(), { max: 1, fetch_types: false });
+    t.after(() => other.end());
+    await other.unsafe(`begin; select 1 from holdfast.jobs where key = ${failing.job} for update`).simple();
+    const order: string[] = [];
+    const settled = store
+      .settle([{ ...settlementOf(failing), outcome: { kind: "error", error: ERROR, retry: false } }])
+      .then(() => order.push("settled"));
+    while (
+      (await server.query(`select 1 where ${clockOfServer} <= (select run_at from holdfast.jobs where gate = 'time')`)).length > 0
+    );
+    const claimed = claim(store, { from: [{ queue: "due", lease: 60_000 }], max: 1 }).then(({ length }) =>
+      order.push(`${length}`),
+    );
+    await other.unsafe("rollback");
+    await Promise.all([settled, claimed]);
+    assert.deepEqual(order, ["settled", "1"]);
   });
 
   test("a backlog's settlements are written once when that connection is lost", async () => {
