@@ -9,7 +9,7 @@ import { invalidOption } from "../core/text/options.ts";
 import { followUpId } from "../core/text/ids.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
 import { isThenable } from "../core/text/text.ts";
-import type { ClaimSource, Claimed, NewJob, Settlement } from "../store/store.ts";
+import type { ClaimSource, Claimed, Continued, NewJob, Settlement } from "../store/store.ts";
 import type { WorkEnd } from "../store/work.ts";
 import type { EnqueueOptions, JobContext } from "../core/pipelines/stage.ts";
 import { type Definition, definitionOf, newJob } from "./definition.ts";
@@ -49,6 +49,9 @@ export class Attempt implements LeaseOwner, Settlement {
   followUps: NewJob[] | undefined;
   commit: CommitRows[] | undefined;
   work: WorkEnd | undefined;
+  continued: Continued | undefined;
+  /** Called when the job of the target's next stage was claimed with the end of this attempt. */
+  onContinued: ((continued: Continued) => void) | undefined;
   decided: Next | undefined;
   /** In milliseconds of the monotonic clock. */
   startedAt = 0;
@@ -302,6 +305,7 @@ export class Runnables {
   readonly #runnables = new Map<string, Runnable>();
   /** Every claim gets the same list, so that the store can cache what it matches. */
   readonly #sources: ClaimSource[] = [];
+  readonly #queues = new Set<string | null>();
   readonly #bounded: Runnable[] = [];
 
   constructor(defs: readonly Definition[]) {
@@ -310,6 +314,13 @@ export class Runnables {
 
   of(job: { name: string; version: number }): Runnable {
     return this.#runnables.get(idOf(job)) as Runnable;
+  }
+
+  /** Returns how to claim a job as it is added, or null: claims share this worker between queues and count its concurrency. */
+  leaseFor(job: { name: string; version: number }): number | null {
+    const def = this.#runnables.get(idOf(job))?.def;
+    if (def === undefined || this.#queues.size > 1 || def.concurrency !== undefined || def.isResting?.() === true) return null;
+    return def.lease;
   }
 
   sources(): ClaimSource[] {
@@ -337,6 +348,7 @@ export class Runnables {
     const runnable: Runnable = { def, source: { name, version, lease, ...(def.isBoundToQueue ? { queue } : {}) }, held: 0 };
     this.#runnables.set(id, runnable);
     this.#sources.push(runnable.source);
+    this.#queues.add(def.isBoundToQueue ? queue : null);
     if (def.isResting !== undefined || def.concurrency !== undefined) this.#bounded.push(runnable);
   }
 }

@@ -11,6 +11,8 @@ const MAX_RETRY_MS = 5_000;
 
 export interface SettlerOptions {
   onSettled: (attempt: Attempt) => void;
+  /** Called with attempts whose next stages were claimed with their ends, and with a time before that. */
+  onContinued: (attempts: readonly Attempt[], before: number) => void;
   onIdle: () => void;
 }
 
@@ -73,6 +75,7 @@ export class Settler {
 
   async #settle(batch: readonly Attempt[]): Promise<{ error: unknown } | null> {
     this.#inFlight += batch.length;
+    const before = this.#engine.clock.monotonic();
     try {
       const states = await this.#engine.store.settle(batch);
       for (const [i, attempt] of batch.entries()) {
@@ -84,6 +87,8 @@ export class Settler {
           "It was cancelled, or is run again. Where this process stood still for so long, give the job a longer `lease`.";
         this.#engine.log.warn("a job's result was refused: its lease was gone", { job, name, hint });
       }
+      const continued = batch.filter((attempt, i) => states[i] === "held" && attempt.continued !== undefined);
+      if (continued.length > 0) this.#options.onContinued(continued, before);
       return null;
     } catch (error) {
       return { error };

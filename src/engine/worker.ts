@@ -4,7 +4,7 @@ import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { checkConcurrency } from "../core/jobs/run-options.ts";
-import type { Change, Claimed, ClaimOutlook, ClaimSource, Declaration } from "../store/store.ts";
+import type { Change, Claimed, ClaimOutlook, ClaimSource, Continued, Declaration } from "../store/store.ts";
 import { Attempt, Executor, Runnables } from "./attempt.ts";
 import type { ProgressWriter } from "./progress.ts";
 import type { Definition } from "./definition.ts";
@@ -63,6 +63,8 @@ export class WorkerLoop implements Worker {
   #waiting: Attempt[] = [];
   #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
+  /** Attempts that ask for the job of their target's next stage, until they are settled. */
+  readonly #continuing = new Set<Attempt>();
   /** How many jobs to claim beyond the concurrency. They must not wait here for long while other workers are idle. */
   #prefetch = 0;
   #turnStartedAt = 0;
@@ -90,7 +92,11 @@ export class WorkerLoop implements Worker {
     this.#engine = engine;
     this.#progress = progress;
     this.#executor = new Executor(engine, progress, (attempt, outcome) => this.#finish(attempt, outcome));
-    this.#settler = new Settler(engine, { onSettled: this.#onSettled, onIdle: this.#onWritten });
+    this.#settler = new Settler(engine, {
+      onSettled: this.#onSettled,
+      onContinued: this.#onContinued,
+      onIdle: this.#onWritten,
+    });
     this.#concurrency = checkConcurrency(concurrency, "concurrency");
     this.#drain = toMillis(drain, "drain");
     this.#hasShortLeases = defs.some(({ lease }) => lease < SHORT_LEASE_MS);
@@ -177,12 +183,13 @@ export class WorkerLoop implements Worker {
     if (this.#settler.unsettled >= MAX_PREFETCH) return;
     const most = Math.max(this.#concurrency, Math.min(this.#concurrency + this.#prefetch, MAX_PREFETCH));
     const batch = Math.max(this.#concurrency, Math.min(MAX_CLAIM_BATCH, most >> 1));
-    const held = this.#running.size + this.#waiting.length + this.#arrived.length;
+    const held = this.#running.size + this.#waiting.length + this.#arrived.length + this.#continuing.size;
     const want = Math.min(most - held, batch, this.#engine.leaseTable.room);
     if (want > 0) void this.#claim(want);
   }
 
   readonly #onSettled = (attempt: Attempt): void => {
+    this.#continuing.delete(attempt);
     this.#engine.release(attempt.slot);
     logFailure(this.#engine.log, attempt.claimed, attempt.outcome, attempt.decided);
     this.#engine.minutes.count(attempt);
@@ -196,6 +203,23 @@ export class WorkerLoop implements Worker {
   readonly #onWritten = (): void => {
     if (!this.#isDry) this.#scheduleTurn();
     this.#notifyIfQuiet();
+  };
+
+  /** Asks for the job of the target's next stage with the end of this attempt: it needs no claim, and nothing is read again. */
+  #continue(attempt: Attempt): void {
+    const flow = attempt.work?.target?.flow;
+    if (flow?.to !== "work" || attempt.onContinued === undefined || this.#stopping !== null) return;
+    const lease = this.#runnables.leaseFor(flow.job);
+    if (lease === null || flow.job.declares !== undefined || flow.job.delay > 0) return;
+    flow.job.claim = { holder: this.#engine.self, lease };
+    this.#continuing.add(attempt);
+  }
+
+  readonly #onContinued = (attempts: readonly Attempt[], before: number): void => {
+    for (const { onContinued, continued } of attempts) onContinued?.(continued as Continued);
+    const claimed = attempts.map(({ continued }) => (continued as Continued).claimed);
+    this.#addClaimed(claimed, before);
+    this.#startArrived();
   };
 
   async #claim(max: number): Promise<void> {
@@ -355,7 +379,10 @@ export class WorkerLoop implements Worker {
     attempt.span?.finished(outcome);
     const now = this.#engine.clock.monotonic();
     attempt.runMs = now - attempt.startedAt;
-    if (attempt.lost === null) this.#settler.record(attempt, outcome);
+    if (attempt.lost === null) {
+      if (outcome.kind === "succeeded") this.#continue(attempt);
+      this.#settler.record(attempt, outcome);
+    }
     this.#scheduleTurn();
     this.#startWaiting(now);
     this.#notifyIfQuiet();
@@ -364,6 +391,7 @@ export class WorkerLoop implements Worker {
   readonly #onLoss = (attempt: Attempt): void => {
     attempt.span?.lost(attempt.lost ?? "LEASE_LOST");
     attempt.runnable.held--;
+    this.#continuing.delete(attempt);
     this.#drained?.unsuccessful.push(attempt);
     this.#waiting = this.#waiting.filter((one) => one !== attempt);
     this.#arrived = this.#arrived.filter((one) => one !== attempt);

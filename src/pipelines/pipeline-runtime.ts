@@ -64,10 +64,16 @@ export class PipelineRuntime {
   }
 
   prefetch(claimed: Claimed): void {
+    if (this.#prefetched.has(claimed)) return;
     const view = this.#views.get(claimed.job);
     // The attempt gets the error when it awaits the view.
     view.catch(() => {});
     this.#prefetched.set(claimed, view);
+  }
+
+  /** Gives the view of a claimed job whose target this process has just written, so that nothing is read. */
+  know(claimed: Claimed, view: WorkView): void {
+    this.#prefetched.set(claimed, Promise.resolve(view));
   }
 
   view(claimed: Claimed): Promise<WorkView | null> {

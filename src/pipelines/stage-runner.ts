@@ -1,12 +1,13 @@
 import { NO_CHURN, type FileChurn, toJobError } from "../core/jobs/job.ts";
-import { type StoredValue, GONE_MARK, listingJobName, stageJobName } from "../core/pipelines/work.ts";
+import { type StoredValue, GONE_MARK, listingJobName, stageJobName, withResult } from "../core/pipelines/work.ts";
 import { NO_COST } from "../core/pipelines/budget.ts";
 import type { JobContext } from "../core/pipelines/stage.ts";
 import { HoldfastError, isTransient } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { type Attempt, SettleAs, permanentFailure } from "../engine/attempt.ts";
 import type { Definition } from "../engine/definition.ts";
-import type { TargetRow, WorkView } from "../store/work.ts";
+import type { Continued } from "../store/store.ts";
+import type { Flow, ListedTarget, NewWork, TargetRow, WorkEnd, WorkView } from "../store/work.ts";
 import { callIsolated } from "./isolated/parent.ts";
 import type { StagePosition } from "./model.ts";
 import type { PipelineRuntime } from "./pipeline-runtime.ts";
@@ -43,7 +44,7 @@ interface StageJobInput {
 type Prepared = Omit<Task, "context">;
 
 async function perform(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
-  const work = (attempt.work = { cost: NO_COST, result: null, target: null });
+  const work: WorkEnd = (attempt.work = { cost: NO_COST, result: null, target: null });
   await runtime.ready();
   const view = await runtime.view(attempt.claimed);
   if (view?.target == null) {
@@ -61,6 +62,7 @@ async function perform(runtime: PipelineRuntime, attempt: Attempt, job: JobConte
   // The target has come back since.
   if (remove?.gone && row.done !== GONE_MARK) return;
   if (remove === undefined) refuseRemoving(view, place);
+  if (!view.removing) attempt.onContinued = (continued) => runtime.know(continued.claimed, viewAfter(view, work, continued));
   const prepared: Prepared = {
     runtime,
     attempt,
@@ -79,6 +81,17 @@ async function perform(runtime: PipelineRuntime, attempt: Attempt, job: JobConte
     isSpoiled: false,
   };
   return remove === undefined ? runOrReuse(await taskOf(prepared)) : removeEffect(prepared, remove);
+}
+
+/** Returns what the next stage's attempt would read: the target as this attempt has written it. */
+function viewAfter({ build, segment }: WorkView, { target }: WorkEnd, { result, budget }: Continued): WorkView {
+  const { path, id, parent, hash, fingerprint, value, rev, flow } = target as ListedTarget;
+  const { completed, job } = flow as Flow & { to: "work" };
+  const { kind, stage } = job.work as NewWork;
+  const position = { seen: build.key, done: null, group: null, member: null, failure: null, rev: rev + 1 };
+  const steps = result === null ? completed : withResult(completed, result);
+  const row: TargetRow = { segment, path, id, parent, hash, fingerprint, value, completed: steps, ...position };
+  return { kind, stage, build: { ...build, budget }, segment, target: row, removing: false };
 }
 
 async function taskOf(prepared: Prepared): Promise<Task> {

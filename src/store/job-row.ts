@@ -74,7 +74,7 @@ export type HeadRow = [
 
 export function toClaimed(
   [key, priority, , attempt, createdAt, id, , scheduledFor, , , meta, , runAt]: HeadRow,
-  { lane, lease }: ClaimableLane,
+  { lane, lease }: Pick<ClaimableLane, "lane" | "lease">,
   input: string | null,
   policy: Policy,
   fence: Fence,

@@ -1,8 +1,9 @@
+import type { Enqueued } from "../core/jobs/admission.ts";
 import type { LogLine } from "../core/jobs/attempts.ts";
 import type { CommitRows, FinishedState } from "../core/jobs/job.ts";
 import type { ClaimSource, ClaimOutlook } from "../core/jobs/claiming.ts";
-import type { Amount } from "../core/pipelines/budget.ts";
-import type { Fence, JobKey, ProcessId } from "../core/text/ids.ts";
+import type { Amount, Budget } from "../core/pipelines/budget.ts";
+import type { Fence, JobKey, ProcessId, ResultKey } from "../core/text/ids.ts";
 import type { LeaseRef } from "../core/jobs/lease.ts";
 import type { Next, Outcome, Policy } from "../core/jobs/retry.ts";
 import type { Declaration } from "../core/limits/settings.ts";
@@ -35,7 +36,12 @@ export interface NewJob {
   /** The job's key for each declared limit, in their order. */
   limitKeys?: readonly string[];
   work?: NewWork;
+  /** Claims the job as it is added, unless its queue holds it back or another ready job comes before it. */
+  claim?: { holder: ProcessId; lease: number };
 }
+
+/** The answer for a job, with its claim if it asked for one and got it. */
+export type Added = Enqueued & { claimed?: Claimed };
 
 export interface ClaimRequest {
   from: readonly ClaimSource[];
@@ -74,6 +80,16 @@ export interface Settlement extends LeaseRef {
   commit?: readonly CommitRows[] | undefined;
   work?: WorkEnd | undefined;
   decided?: Next | undefined;
+  /** Set by the call: the job of the target's next stage, if it was claimed in the same transaction. */
+  continued?: Continued | undefined;
+}
+
+export interface Continued {
+  claimed: Claimed;
+  /** Key of the result that the settlement has written. */
+  result: ResultKey | null;
+  /** The build's budget by now. */
+  budget: Budget;
 }
 
 export type ProgressReport = LeaseRef &

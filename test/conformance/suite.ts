@@ -10,6 +10,7 @@ import { buildFactCases } from "./build-facts.cases.ts";
 import { buildCases } from "./builds.cases.ts";
 import { claimCases } from "./claim.cases.ts";
 import { commitRowsCases } from "./commit-rows.cases.ts";
+import { continueCases } from "./continue.cases.ts";
 import { dependencyCases } from "./dependencies.cases.ts";
 import { enqueueCases } from "./enqueue.cases.ts";
 import { eventCases } from "./events.cases.ts";
@@ -96,6 +97,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   "confirmation tokens": tokenCases,
   "orchestrator locks": orchestratorLockCases,
   work: workCases,
+  "next stages": continueCases,
   targets: targetCases,
   results: resultCases,
   budgets: budgetCases,

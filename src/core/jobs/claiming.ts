@@ -231,6 +231,10 @@ export class LaneIndex {
     push(this.#byQueue, lane.queue, lane);
   }
 
+  of(queue: string): readonly Lane[] {
+    return this.#byQueue.get(queue) ?? [];
+  }
+
   matching(from: readonly ClaimSource[]): MatchedLanes {
     let matched = this.#matched.get(from);
     if (matched === undefined) this.#matched.set(from, (matched = this.#match(from)));

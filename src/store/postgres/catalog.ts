@@ -96,6 +96,10 @@ export class Catalog {
     return this.#lanes.get(id) as Lane;
   }
 
+  lanesOf(queue: string): readonly Lane[] {
+    return this.#index.of(queue);
+  }
+
   lanes(): Iterable<Lane> {
     return this.#lanes.values();
   }

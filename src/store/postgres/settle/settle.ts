@@ -9,7 +9,7 @@ import { slotOf } from "../../job-row.ts";
 import { type EndedAttempt, heldAttempt, type RunningJob } from "../../sql/attempts.ts";
 import { LeaseStates } from "../../sql/notes.ts";
 import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
-import type { NewJob, Settlement } from "../../store.ts";
+import type { Added, NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
 import { dialectOf, named } from "../scripts.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
@@ -17,7 +17,7 @@ import { listOf, lists } from "../connection/driver.ts";
 import { SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import { NotSingle, type SingleRoute } from "../transactions/write-queue.ts";
-import type { WorkBatch } from "../../sql/work/work-batch.ts";
+import type { FollowingJob, WorkBatch } from "../../sql/work/work-batch.ts";
 import type { JobParts } from "../store-parts.ts";
 
 export interface AttemptEnd extends LeaseRef {
@@ -151,7 +151,7 @@ export class Settle {
   async #end(
     tx: Tx,
     endings: readonly AttemptEnd[],
-  ): Promise<{ ended: SettleResult[]; next: NewJob[]; batch: WorkBatch | null }> {
+  ): Promise<{ ended: SettleResult[]; next: Following[]; batch: WorkBatch | null }> {
     const [now, rows] = await Promise.all([tx.now(), this.#history(tx, endings)]);
     const held = endings.filter((ending) => isHeld(ending, rows.get(ending.job)));
     const ending = held.map(({ job, work }) => ({ job, lane: (rows.get(job) as RunningJob).lane, work }));
@@ -190,10 +190,13 @@ export class Settle {
     return batch.refusal(job, work);
   }
 
-  #workOver(batch: WorkBatch, now: number, { row, next, outcome, ending }: Move): NewJob[] {
+  #workOver(batch: WorkBatch, now: number, { row, next, outcome, ending }: Move): Following[] {
     if (!this.#parts.batches.isPipelines(row.lane)) return [];
     const { work, expiresAt } = ending;
-    if (outcome.kind === "succeeded") return batch.succeeded(now, row.key, work);
+    if (outcome.kind === "succeeded") {
+      const following = batch.succeeded(now, row.key, work);
+      return following === null ? [] : [{ after: row.key, following }];
+    }
     batch.ended(now, row.key, { outcome, next, by: expiresAt === undefined ? "holder" : "reclaimer", work });
     return [];
   }
@@ -231,15 +234,29 @@ export class Settle {
       const lost = batch.filter((_, i) => ended[i] === null);
       const why = await runAsync(this.states.of(tx, lost));
       for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as LeaseState);
-      for (const [i, settlement] of batch.entries())
+      for (const [i, settlement] of batch.entries()) {
+        settlement.continued = undefined;
         if (ended[i]?.outcome.kind !== "succeeded") settlement.decided = ended[i]?.next;
+      }
       const followUps = batch.flatMap((settlement, i) =>
         ended[i]?.outcome === settlement.outcome ? (settlement.followUps ?? []) : [],
       );
-      if (followUps.length + next.length > 0) await this.#parts.enqueue.run(tx, [...followUps, ...next], work ?? undefined);
+      if (followUps.length > 0) await this.#parts.enqueue.run(tx, followUps);
+      if (work !== null && next.length > 0) await this.#continue(tx, batch, next, work);
       if (work !== null) await runAsync(this.#parts.batches.close(tx, work));
     }
     return fates;
+  }
+
+  async #continue(tx: Tx, settlements: readonly Settlement[], next: readonly Following[], work: WorkBatch): Promise<void> {
+    const bySettled = new Map(settlements.map((settlement) => [settlement.job, settlement]));
+    const jobs = next.map(({ following }) => following.job);
+    const added = await this.#parts.enqueue.run(tx, jobs, work);
+    for (const [i, { after, following }] of next.entries()) {
+      const { claimed } = added[i] as Added;
+      const { result, budget } = following;
+      (bySettled.get(after) as Settlement).continued = claimed && { claimed, result, budget };
+    }
   }
 
   async #tenable(tx: Tx, { outcome, followUps }: Settlement): Promise<Outcome> {
@@ -315,6 +332,11 @@ export class Settle {
     for (const job of replaced) (again.get(job) as Next).replaced = true;
     if (replaced.length > 0) await runAsync(this.#parts.cancel.quietly(tx, replaced));
   }
+}
+
+interface Following {
+  after: JobKey;
+  following: FollowingJob;
 }
 
 interface Move {

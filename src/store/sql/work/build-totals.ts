@@ -46,6 +46,11 @@ export class BuildTotals {
     counts[what] += n;
   }
 
+  /** Whether targets have failed since the rows were loaded: a build of them may be about to pause. */
+  get hasFailed(): boolean {
+    return [...this.#builds.values()].some(({ failed }) => failed > 0);
+  }
+
   open(spend: BuildSpend, stage: string, n: number): void {
     spend.open += n;
     this.count(spend, stage, "open", n);

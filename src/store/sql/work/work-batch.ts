@@ -11,7 +11,7 @@ import {
 import { isFinished, type JobError, type JobState } from "../../../core/jobs/job.ts";
 import type { Next, Outcome } from "../../../core/jobs/retry.ts";
 import type { JobKey, ResultKey } from "../../../core/text/ids.ts";
-import { newHooks, type NewJob, type StoreHooks } from "../../store.ts";
+import { type Continued, newHooks, type NewJob, type StoreHooks } from "../../store.ts";
 import {
   type Flow,
   type ListedBatch,
@@ -30,6 +30,11 @@ import type { TargetPosition, TargetBatch, TargetRef, TargetState } from "./targ
 export interface AttemptEnd {
   outcome: Outcome;
   by: "holder" | "reclaimer";
+}
+
+/** The job of a target's next stage, and what its attempt needs to know of the stage before. */
+export interface FollowingJob extends Omit<Continued, "claimed"> {
+  job: NewJob;
 }
 
 interface Failure {
@@ -76,16 +81,18 @@ export class WorkBatch {
     return missing.length === 0 ? undefined : missingArtifactsOutcome(missing);
   }
 
-  succeeded(now: number, job: JobKey, end: WorkEnd | undefined): NewJob[] {
+  succeeded(now: number, job: JobKey, end: WorkEnd | undefined): FollowingJob | null {
     const item = this.items.get(job);
-    if (item === undefined) return [];
+    if (item === undefined) return null;
     const spend = this.totals.of(item.build);
     const made = this.#record(now, spend, item, end);
     this.#remove(item);
     if (item.kind === "listing") spend.listing = "done";
     if (item.kind === "remove" && end?.forget !== undefined) this.#forget(spend, item, end.forget);
-    if (end === undefined || end.target === null) return [];
-    return this.#continue(now, spend, { ...refOf(spend, item), path: end.target.path }, end.target, made);
+    if (end === undefined || end.target === null) return null;
+    const ref = { ...refOf(spend, item), path: end.target.path };
+    const [following] = this.#continue(now, spend, ref, end.target, made);
+    return following === undefined ? null : { job: following, result: made, budget: spend.ledger.budget };
   }
 
   ended(now: number, job: JobKey, end: AttemptEnd & { next: Next; work: WorkEnd | undefined }): void {

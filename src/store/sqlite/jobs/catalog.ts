@@ -114,6 +114,11 @@ export class Catalog {
     return this.#lanes.values();
   }
 
+  lanesOf(queue: string, count: number): readonly Lane[] {
+    if (!this.#loaded || this.#lanes.size < count) this.reload();
+    return this.#index.of(queue);
+  }
+
   matching(from: readonly ClaimSource[], count: number): MatchedLanes {
     if (!this.#loaded || this.#lanes.size < count) this.reload();
     return this.#index.matching(from);

@@ -11,17 +11,17 @@ import {
 import type { JobState } from "../../../core/jobs/job.ts";
 import { limitsText } from "../../../core/limits/limit-gate.ts";
 import { type JobKey, parseGeneratedId } from "../../../core/text/ids.ts";
-import { ELSEWHERE, isLarge, metaOf, publicId, slotBehind, slotOf, slotOfJob } from "../../job-row.ts";
+import { ELSEWHERE, type HeadRow, isLarge, metaOf, publicId, slotBehind, slotOf, slotOfJob, toClaimed } from "../../job-row.ts";
 import { Dependents } from "../../sql/dependents.ts";
 import { Retention } from "../../sql/retention.ts";
 import { runSync } from "../../sql/script.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { ArtifactCheck } from "../../sql/work/work-batch.ts";
 import { WorkBatches } from "../../sql/work/work-batches.ts";
-import type { Enqueued, NewJob } from "../../store.ts";
+import type { Added, Claimed, Enqueued, NewJob } from "../../store.ts";
 import type { NewWork } from "../../work.ts";
 import { jobChecksum, rowChecksum } from "../checksum.ts";
-import type { Connection, Value } from "../driver.ts";
+import type { Connection, Statement, Value } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import { DIALECT } from "../scripts.ts";
 import { dependentsDatabase, retentionDatabase, workDatabase } from "../script-hooks.ts";
@@ -32,8 +32,7 @@ import { SettleEffects } from "./settle.ts";
 const ROWS = 25;
 
 /** Columns of a new job. A commit that only adds jobs stores its number only in `fence`. */
-const COLUMNS = "key, state, gate, lane, priority, policy, fence, run_at, created_at, id, slot, input, checksum";
-const PLAIN = 12;
+const COLUMNS = "key, gate, lane, priority, policy, fence, run_at, created_at, id, slot, input, checksum";
 
 /** Adds jobs. It checks before it inserts, without a race, because the transaction holds the database's only write lock. */
 export class Enqueue {
@@ -48,14 +47,20 @@ export class Enqueue {
   constructor(db: Connection, parts: JobParts) {
     this.#parts = parts;
     this.#sql = {
-      insert: db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
-      // A statement with many rows is half again as fast.
-      insertMany: db.prepare(
-        `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
-      ),
+      plain: rowInsert(db, "pending", COLUMNS),
+      claimed: rowInsert(db, "running", `${COLUMNS}, attempt, holder, started_at, lease, expires_at`),
       insertWhole: db.prepare(
-        `insert into holdfast_jobs (${COLUMNS}, scheduled_for, limits, meta, error, finished_at)
+        `insert into holdfast_jobs (state, ${COLUMNS}, scheduled_for, limits, meta, error, finished_at)
          values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+      ),
+      // Both walk an index of ready jobs: holdfast_jobs_ready, and holdfast_jobs_suspect.
+      highest: db.prepare(
+        `select priority from holdfast_jobs
+         where lane = ? and state = 'pending' and gate is null and crashes = 0 order by priority desc limit 1`,
+      ),
+      anyLock: db.prepare("select 1 from holdfast_locks limit 1"),
+      suspect: db.prepare(
+        "select 1 from holdfast_jobs where lane = ? and state = 'pending' and gate is null and crashes > 0 limit 1",
       ),
       state: db.prepare("select state from holdfast_jobs where key = ?"),
       remembered: db.prepare("select ended from holdfast_ids where id = ? and ended is not null"),
@@ -81,24 +86,25 @@ export class Enqueue {
     };
   }
 
-  run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Enqueued[] {
-    const answers: Enqueued[] = [];
+  run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Added[] {
+    const answers: Added[] = [];
     const hasWork = jobs.some(({ work }) => work !== undefined);
     const existing = hasWork ? runSync(this.#parts.batches.existing(tx, jobs, batch)) : null;
     const items: NewItem[] = [];
     const events: { key: JobKey; id: string; lane: number; broken: boolean }[] = [];
-    let plain: Value[] = [];
     let admission: Admission | undefined;
-    const flush = (): void => {
-      if (plain.length === ROWS * PLAIN) this.#sql.insertMany.run(...plain);
-      else for (let i = 0; i < plain.length; i += PLAIN) this.#sql.insert.run(...plain.slice(i, i + PLAIN));
-      plain = [];
+    const plain = new RowWriter(this.#sql.plain);
+    const claimed = new RowWriter(this.#sql.claimed);
+    const above = new Map<string, number>();
+    const firstAbove = (queue: string): number => {
+      if (!above.has(queue)) above.set(queue, this.#firstAbove(tx, queue, batch));
+      return above.get(queue) as number;
     };
     this.#parts.settings.at(tx.settings);
     for (const given of jobs) {
       let job = given;
       if (job.replaces) {
-        flush();
+        plain.flush();
         const replaced = this.#replace(tx, job);
         if (typeof replaced === "string") {
           answers.push({ id: replaced, duplicate: true });
@@ -107,7 +113,7 @@ export class Enqueue {
         job = replaced;
       }
       // A job that this one refers to may be in this very batch.
-      if (job.key !== undefined || job.after !== undefined) flush();
+      if (job.key !== undefined || job.after !== undefined) plain.flush();
       const isNamed = job.id !== undefined || job.key !== undefined || job.after !== undefined;
       const refused = (isNamed ? (admission ??= new Admission(this.#existing)).reject(job) : undefined) ?? existing?.of(job);
       if (refused !== undefined) {
@@ -129,6 +135,7 @@ export class Enqueue {
       const checked = { key, lane, priority, policy, created_at: tx.now, id, slot, scheduled_for: scheduledFor, limits, meta };
       const checksum = jobChecksum({ ...checked, input: job.input });
       let broken = false;
+      let claim: Claimed | undefined;
       if (
         limits === null &&
         meta === null &&
@@ -136,25 +143,32 @@ export class Enqueue {
         job.after === undefined &&
         job.scheduledFor === undefined
       ) {
-        plain.push(key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, checksum);
-        if (plain.length === ROWS * PLAIN) flush();
+        const row = [key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, checksum] as const;
+        if (job.claim === undefined || gate !== null || priority <= firstAbove(job.queue)) plain.add(...row);
+        else {
+          const { holder, lease } = job.claim;
+          claimed.add(...row, 1, holder, tx.now, lease, tx.now + lease);
+          const head: HeadRow = [key, priority, policy, 0, tx.now, id, input, null, null, slot, null, checksum, runAt];
+          claim = toClaimed(head, { lane: this.#parts.catalog.lane(lane), lease }, job.input, job.policy, tx.commit, tx.now);
+        }
       } else {
         const initial = (admission ??= new Admission(this.#existing)).initialState(job);
         broken = initial.state === "cancelled";
         const [admitted, error, endedAt] = this.#admit(tx, { key, lane, priority, limits }, gate, initial);
-        const values = [key, initial.state, admitted, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input];
-        this.#sql.insertWhole.run(...values, checksum, scheduledFor, limits, meta, error, endedAt);
+        const values = [key, admitted, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, checksum];
+        this.#sql.insertWhole.run(initial.state, ...values, scheduledFor, limits, meta, error, endedAt);
       }
       if (large) this.#sql.insertInput.run(key, job.input);
       if (id !== null) this.#named(id, key, job);
       if (job.work !== undefined) items.push({ job: key, lane, work: job.work, isCancelled: broken });
       if (this.#parts.settings.view.recordsEvents(job.queue)) events.push({ key, id: publicId(id, tx.now, key), lane, broken });
-      tx.ready(job.queue);
-      const answer = { id: publicId(id, tx.now, key), duplicate: false };
+      if (claim === undefined) tx.ready(job.queue);
+      const answer = { id: publicId(id, tx.now, key), duplicate: false, ...(claim && { claimed: claim }) };
       existing?.add(job, answer.id);
       answers.push(answer);
     }
-    flush();
+    plain.flush();
+    claimed.flush();
     for (const { broken, lane, ...job } of events) {
       this.#parts.jobEvents.addNew(tx, job, lane);
       if (broken) this.#parts.jobEvents.add(tx, "job.cancelled", job.key);
@@ -163,6 +177,19 @@ export class Enqueue {
     this.#parts.effects.write(tx);
     if (answers.some((answer) => "duplicate" in answer && !answer.duplicate)) tx.wrote();
     return answers;
+  }
+
+  /** Returns the priority above which a job of the queue comes before its ready jobs. Infinity: the queue holds its jobs back. */
+  #firstAbove(tx: Tx, queue: string, batch: WorkBatch | undefined): number {
+    const { settings, catalog } = this.#parts;
+    if (settings.view.isPaused(queue) || settings.view.recordsEvents(queue) || batch?.totals.hasFailed) return Infinity;
+    if (this.#sql.anyLock.row() !== undefined) return Infinity;
+    let highest = -Infinity;
+    for (const { id } of catalog.lanesOf(queue, tx.lanes)) {
+      if (this.#sql.suspect.row(id) !== undefined) return Infinity;
+      highest = Math.max(highest, (this.#sql.highest.row(id)?.[0] ?? highest) as number);
+    }
+    return highest;
   }
 
   /** Returns the id of the job that now has the new input, or the job to add. */
@@ -278,6 +305,43 @@ export class Enqueue {
     const generated = parseGeneratedId(id);
     const row = generated && (this.#sql.byKey.row(generated.key, generated.createdAt) as [number, JobKey] | undefined);
     return row ? { name: this.#parts.catalog.lane(row[0]).name, key: row[1] } : undefined;
+  }
+}
+
+interface RowInsert {
+  columns: number;
+  one: Statement;
+  many: Statement;
+}
+
+function rowInsert(db: Connection, state: JobState, columns: string): RowInsert {
+  const count = columns.split(",").length;
+  const row = `('${state}', ${Array(count).fill("?").join(", ")})`;
+  const insert = (rows: number) =>
+    db.prepare(`insert into holdfast_jobs (state, ${columns}) values ${Array(rows).fill(row).join(", ")}`);
+  return { columns: count, one: insert(1), many: insert(ROWS) };
+}
+
+/** Inserts rows in groups: a statement with many rows is half again as fast as one for each. */
+class RowWriter {
+  readonly #insert: RowInsert;
+  #values: Value[] = [];
+
+  constructor(insert: RowInsert) {
+    this.#insert = insert;
+  }
+
+  add(...row: readonly Value[]): void {
+    this.#values.push(...row);
+    if (this.#values.length === ROWS * this.#insert.columns) this.flush();
+  }
+
+  flush(): void {
+    const { columns, one, many } = this.#insert;
+    const values = this.#values;
+    this.#values = [];
+    if (values.length === ROWS * columns) many.run(...values);
+    else for (let i = 0; i < values.length; i += columns) one.run(...values.slice(i, i + columns));
   }
 }
 

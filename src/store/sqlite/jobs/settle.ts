@@ -9,9 +9,9 @@ import { COUNTED } from "../../job-row.ts";
 import type { Cancel } from "../../sql/operate.ts";
 import type { FinishedJob } from "../../sql/retention.ts";
 import { type ReclaimedLease, runSync, type Tx as ScriptTx } from "../../sql/script.ts";
-import type { NewJob, Settlement } from "../../store.ts";
+import type { Added, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
-import type { WorkBatch } from "../../sql/work/work-batch.ts";
+import type { FollowingJob, WorkBatch } from "../../sql/work/work-batch.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import type { ClaimedLanes } from "./claim.ts";
@@ -36,7 +36,7 @@ export class Settle {
   #hasWaits = false;
   #hasEvents = false;
   #work: WorkBatch | null = null;
-  #next: NewJob[] = [];
+  #next: { after: Settlement; following: FollowingJob }[] = [];
   /** Jobs that would run again, while another waits to replace them. */
   #replaced: JobKey[] = [];
   readonly #sql;
@@ -111,8 +111,20 @@ export class Settle {
     this.#parts.effects.write(tx);
     if (this.#replaced.length > 0) runSync(this.#parts.cancel.quietly(tx, this.#replaced.splice(0)));
     if (work === null) return;
-    if (this.#next.length > 0) this.#parts.enqueue.run(tx, this.#next, work);
+    if (this.#next.length > 0) this.#continue(tx, work);
     runSync(this.#parts.batches.close(tx, work));
+  }
+
+  #continue(tx: Tx, work: WorkBatch): void {
+    // A lock of the queue may hold its jobs back.
+    const jobs = this.#next.map(({ following }) => following.job);
+    const added = this.#parts.enqueue.run(tx, jobs, work);
+    for (const [i, { after, following }] of this.#next.entries()) {
+      const { claimed } = added[i] as Added;
+      if (claimed === undefined) continue;
+      after.continued = { claimed, result: following.result, budget: following.budget };
+      this.#parts.lanes.add(claimed.job, this.#parts.catalog.laneFor(tx, claimed), null);
+    }
   }
 
   fate(lease: LeaseRef): LeaseState {
@@ -246,7 +258,8 @@ export class Settle {
     return all;
   }
 
-  #wellEnded(tx: Tx, { job, work }: Settlement): void {
+  #wellEnded(tx: Tx, settlement: Settlement): void {
+    const { job, work } = settlement;
     tx.wrote();
     const { lane, limits } = this.#parts.lanes.take(job);
     this.#parts.effects.add(job, lane, "succeeded");
@@ -255,7 +268,10 @@ export class Settle {
     // An exclusive claim may have ended, so that its queue is open again.
     if (this.#hasLocks) tx.ready(this.#parts.catalog.lane(lane).queue);
     if (this.#hasNotes) this.#sql.dropCheckpoint.run(job);
-    if (this.#work !== null) this.#next.push(...this.#work.succeeded(tx.now, job, work));
+    if (this.#work === null) return;
+    settlement.continued = undefined;
+    const following = this.#work.succeeded(tx.now, job, work);
+    if (following !== null) this.#next.push({ after: settlement, following });
   }
 }
 
