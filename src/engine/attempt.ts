@@ -6,7 +6,7 @@ import { parse } from "../core/jobs/run-options.ts";
 import type { Clock } from "../core/text/duration.ts";
 import { HoldfastError, idTaken, LeaseLostError, NonRetryableError } from "../core/text/errors.ts";
 import { invalidOption } from "../core/text/options.ts";
-import { followUpId } from "../core/text/ids.ts";
+import { followUpId, type ProcessId } from "../core/text/ids.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
 import { isThenable } from "../core/text/text.ts";
 import type { ClaimSource, Claimed, Continued, NewJob, Settlement } from "../store/store.ts";
@@ -316,11 +316,19 @@ export class Runnables {
     return this.#runnables.get(idOf(job)) as Runnable;
   }
 
-  /** Returns how to claim a job as it is added, or null: claims share this worker between queues and count its concurrency. */
-  leaseFor(job: { name: string; version: number }): number | null {
+  /**
+   * Asks for the job of the target's next stage with the end of this attempt: it needs no claim, and nothing is read again.
+   * False: a claim has to share the worker between queues, or to count the stage's concurrency.
+   */
+  askToContinue({ work, onContinued }: Attempt, holder: ProcessId): boolean {
+    const flow = work?.target?.flow;
+    if (flow?.to !== "work" || onContinued === undefined || this.#queues.size > 1) return false;
+    const { job } = flow;
     const def = this.#runnables.get(idOf(job))?.def;
-    if (def === undefined || this.#queues.size > 1 || def.concurrency !== undefined || def.isResting?.() === true) return null;
-    return def.lease;
+    if (def === undefined || def.concurrency !== undefined || def.isResting?.() === true) return false;
+    if (job.declares !== undefined || job.delay > 0) return false;
+    job.claim = { holder, lease: def.lease };
+    return true;
   }
 
   sources(): ClaimSource[] {

@@ -205,16 +205,6 @@ export class WorkerLoop implements Worker {
     this.#notifyIfQuiet();
   };
 
-  /** Asks for the job of the target's next stage with the end of this attempt: it needs no claim, and nothing is read again. */
-  #continue(attempt: Attempt): void {
-    const flow = attempt.work?.target?.flow;
-    if (flow?.to !== "work" || attempt.onContinued === undefined || this.#stopping !== null) return;
-    const lease = this.#runnables.leaseFor(flow.job);
-    if (lease === null || flow.job.declares !== undefined || flow.job.delay > 0) return;
-    flow.job.claim = { holder: this.#engine.self, lease };
-    this.#continuing.add(attempt);
-  }
-
   readonly #onContinued = (attempts: readonly Attempt[], before: number): void => {
     for (const { onContinued, continued } of attempts) onContinued?.(continued as Continued);
     const claimed = attempts.map(({ continued }) => (continued as Continued).claimed);
@@ -380,7 +370,8 @@ export class WorkerLoop implements Worker {
     const now = this.#engine.clock.monotonic();
     attempt.runMs = now - attempt.startedAt;
     if (attempt.lost === null) {
-      if (outcome.kind === "succeeded") this.#continue(attempt);
+      const continues = outcome.kind === "succeeded" && this.#stopping === null;
+      if (continues && this.#runnables.askToContinue(attempt, this.#engine.self)) this.#continuing.add(attempt);
       this.#settler.record(attempt, outcome);
     }
     this.#scheduleTurn();

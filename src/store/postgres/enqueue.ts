@@ -8,11 +8,10 @@ import {
   replacedJob,
   type Wait,
 } from "../../core/jobs/admission.ts";
-import { type Fence, generatedId, type JobKey } from "../../core/text/ids.ts";
+import { generatedId, type JobKey } from "../../core/text/ids.ts";
 import { metaOf, publicId, slotBehind, slotOf, slotOfJob } from "../job-row.ts";
 import type { Added, Enqueued, NewJob } from "../store.ts";
-import { READY, type Started, SUSPECT, toClaimed } from "./claims/claim-statements.ts";
-import { startedSql } from "./claims/leases.ts";
+import { ClaimedJobs, isClaimable } from "./claims/claimed-jobs.ts";
 import { listOf, lists } from "./connection/driver.ts";
 import type { Made, SingleCall, SingleStatement, Tx } from "./transactions/transaction.ts";
 import type { Happened } from "./events.ts";
@@ -47,10 +46,8 @@ type EnqueueParts = Pick<JobParts, "catalog" | "settings" | "limits" | "dependen
 export class Enqueue {
   readonly #parts: EnqueueParts;
   readonly #lookUp: ExistingJobsLookUp;
-  readonly #sql: Record<
-    "plain" | "keys" | "insert" | "insertClaimed" | "firstAbove" | "insertIds" | "awaited" | "replace" | "dropNotes",
-    string
-  >;
+  readonly #claimedJobs: ClaimedJobs;
+  readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited" | "replace" | "dropNotes", string>;
   readonly #one: SingleStatement;
   readonly #many: SingleStatement;
   readonly route: SingleRoute<readonly NewJob[], Enqueued[]> = {
@@ -61,6 +58,7 @@ export class Enqueue {
   constructor(s: string, parts: EnqueueParts) {
     this.#parts = parts;
     this.#lookUp = new ExistingJobsLookUp(s, parts.catalog);
+    this.#claimedJobs = new ClaimedJobs(s, parts);
     this.#sql = {
       plain: `
         with clock as materialized (select ${s}.clock($1) as now)
@@ -80,24 +78,6 @@ export class Enqueue {
         from unnest($2::bigint[], $3::text[], $4::text[], $5::boolean[], $6::integer[], $7::integer[], $8::integer[], $9::bigint[],
           $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[])
           as job (key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, id, slot, input, error, meta)`,
-      insertClaimed: `
-        with given as materialized (select nextval('${s}.fence') as fence),
-        job as (
-          insert into ${s}.jobs (key, state, quiet, lane, priority, policy, attempt, fence, holder, started_at, lease, expires_at,
-            run_at, created_at, input)
-          select key, 'running', false, lane, priority, policy, 1, given.fence, $2::bigint, $1::bigint, lease, $1::bigint + lease,
-            run_at, $1::bigint, input
-          from given, unnest($3::bigint[], $4::integer[], $5::integer[], $6::integer[], $7::bigint[], $8::bigint[], $9::text[])
-            as asked (key, lane, priority, policy, lease, run_at, input)
-          returning key, expires_at),
-        started as (${startedSql(s)})
-        select fence from given`,
-      // Walks jobs_ready and jobs_suspect.
-      firstAbove: `
-        select max((select priority from ${s}.jobs where lane = lane.id and ${READY} order by priority desc limit 1)),
-          exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = any($2::integer[]))
-            or exists (select 1 from ${s}.locks where name = $1)
-        from unnest($2::integer[]) as lane (id)`,
       insertIds: `
         insert into ${s}.ids (id, job, name, chosen)
         select * from unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) order by 1`,
@@ -286,7 +266,7 @@ export class Enqueue {
     const now = await tx.now();
     const numbered = tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
     const items = runAsync(this.#parts.batches.existing(tx, jobs, batch));
-    const [keys, existing, above] = await Promise.all([numbered, items, this.#firstAbove(tx, jobs, batch)]);
+    const [keys, existing, above] = await Promise.all([numbered, items, this.#claimedJobs.firstAbove(tx, jobs, batch)]);
     const admission = new Admission(known);
     const rows: Row[] = [];
     const waits: Wait[] = [];
@@ -315,7 +295,7 @@ export class Enqueue {
     await this.#admit(tx, rows);
     const isFirst = (row: Row) => isClaimable(row) && row.job.priority > (above.get(row.job.queue) as number);
     const { claimed = [], others = [] } = Object.groupBy(rows, (row) => (isFirst(row) ? "claimed" : "others"));
-    await Promise.all([this.#write(tx, now, others), this.#claim(tx, now, claimed), this.#addItems(tx, rows, batch)]);
+    await Promise.all([this.#write(tx, now, others), this.#claimedJobs.add(tx, now, claimed), this.#addItems(tx, rows, batch)]);
     if (awaited.size > 0) await tx.rows(this.#sql.awaited, listOf([...awaited]));
     await runAsync(this.#parts.dependents.add(tx, waits));
     await this.#recordEvents(tx, rows);
@@ -345,58 +325,6 @@ export class Enqueue {
       limits,
       answer: { id: publicId(id, now, key), duplicate: false },
     };
-  }
-
-  /** Returns the priority above which a job comes before the ready jobs of its queue. Infinity: the queue holds its jobs back. */
-  async #firstAbove(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch | undefined): Promise<Map<string, number>> {
-    const { settings, catalog } = this.#parts;
-    const queues = new Set(jobs.flatMap(({ claim, queue }) => (claim === undefined ? [] : [queue])));
-    const above = Array.from(queues, async (queue): Promise<[string, number]> => {
-      if (settings.view.isPaused(queue) || settings.view.recordsEvents(queue) || batch?.totals.hasFailed)
-        return [queue, Infinity];
-      const lanes = listOf(catalog.lanesOf(queue).map(({ id }) => id));
-      const [row] = await tx.rows<[highest: number | null, isHeldBack: boolean]>(this.#sql.firstAbove, queue, lanes);
-      const [highest, isHeldBack] = row as [number | null, boolean];
-      return [queue, isHeldBack ? Infinity : (highest ?? -Infinity)];
-    });
-    return new Map(await Promise.all(above));
-  }
-
-  /** Adds jobs as running: each is claimed by the process that asked for it. */
-  async #claim(tx: Tx, now: number, rows: readonly Row[]): Promise<void> {
-    const [one] = rows;
-    if (one === undefined) return;
-    const { catalog, limits } = this.#parts;
-    const { holder } = one.job.claim as Claim;
-    const stored = rows.map(({ key, lane, runAt, job }) => {
-      const { priority, policy, input, claim } = job;
-      return { key, lane, priority, policy: catalog.policyIdOf(policy), lease: (claim as Claim).lease, runAt, input };
-    });
-    const columns = lists(stored, "key", "lane", "priority", "policy", "lease", "runAt", "input");
-    const [given] = await tx.rows<[Fence]>(this.#sql.insertClaimed, now, holder, ...columns);
-    const [fence] = given as [Fence];
-    for (const [i, { key, lane, priority, policy, lease, runAt, input }] of stored.entries()) {
-      const started: Started = [
-        key,
-        priority,
-        policy,
-        1,
-        now,
-        null,
-        input,
-        null,
-        fence,
-        now + lease,
-        false,
-        lane,
-        lease,
-        runAt,
-        null,
-      ];
-      const claimed = toClaimed(started, catalog);
-      (rows[i] as Row).answer.claimed = claimed;
-      tx.onCommit(() => limits.claimed(key, claimed.queue));
-    }
   }
 
   async #addItems(tx: Tx, rows: readonly Row[], given: WorkBatch | undefined): Promise<void> {
@@ -464,13 +392,6 @@ export class Enqueue {
   #hasLimitsOrEvents({ queue }: NewJob): boolean {
     return this.#parts.settings.view.recordsEvents(queue) || this.#parts.settings.limits(queue);
   }
-}
-
-type Claim = NonNullable<NewJob["claim"]>;
-
-function isClaimable({ standing, gate, limits, id, slot, job }: Row): boolean {
-  if (job.claim === undefined || standing.state !== "pending" || gate !== null || limits !== null) return false;
-  return id === null && slot === null && job.scheduledFor === undefined && metaOf(job) === null;
 }
 
 function needsNoLookup(job: NewJob): boolean {
