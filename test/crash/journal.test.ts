@@ -18,7 +18,7 @@ describe("a journal whose writer is killed", () => {
       }
       for (let killed = 0; killed < 2; killed++) {
         // Its keeper brings to the files what it enqueues, and dies of it.
-        const producer = scene.start("producer", { point });
+        const producer = scene.start("producer", { point, pause: 5 });
         await producer.next("ready");
         assert.equal((await producer.end()).signal, "SIGKILL", producer.stderr);
       }

@@ -4,8 +4,11 @@ import { crashAt } from "../../../src/testing/index.ts";
 import { workJob } from "../jobs.ts";
 import { hear, say, told } from "./port.ts";
 
-/** Enqueues as fast as it can, one or a few at a time, and writes down what was acknowledged before it continues. */
-const { path, effects, acks, point } = told<{ point?: string }>();
+/**
+ * Enqueues one or a few jobs at a time, and writes down what was acknowledged before it continues. It pauses for so many
+ * milliseconds between enqueues; 0: as fast as it can.
+ */
+const { path, effects, acks, point, pause = 0 } = told<{ point?: string; pause?: number }>();
 if (point !== undefined) crashAt(point);
 const work = workJob(effects);
 hear("arm", ({ point }) => crashAt(point as string));
@@ -16,6 +19,7 @@ for (let n = 0; ; n++) {
   const answers = n % 3 === 0 ? await hf.enqueueMany(work, [{ n }, { n }, { n }]) : [await hf.enqueue(work, { n })];
   writeDown(answers.map(({ id }) => `${id}\n`).join(""));
   await say("accepted");
+  if (pause > 0) await new Promise((resolve) => setTimeout(resolve, pause));
 }
 
 function writeDown(lines: string): void {
