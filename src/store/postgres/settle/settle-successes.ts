@@ -101,7 +101,7 @@ export class SettleSuccesses {
 /** Another transaction may begin to wait for a limited job at this instant, so the caller checks again in a later statement. */
 function kindSql(s: string, kind: Kind): string {
   if (kind === "quiet") return "job.quiet";
-  return `job.limits is not null and not exists (select 1 from ${s}.waits where upstream = job.key)`;
+  return `job.limits is not null and job.key not in (select upstream from ${s}.waits where upstream = any($3::bigint[]))`;
 }
 
 function settleSql(s: string, { output, from, held }: Selection, kind: Kind): string {
