@@ -492,6 +492,17 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { max: 1 }), [free]);
   });
 
+  check("one claim finds a job of a free key behind twenty keys with a hundred jobs that stood ready", async ({ store }) => {
+    const keys = Array.from({ length: 20 }, (_, i) => `k${i}`);
+    await add(store, ...Array.from({ length: 100 }, () => keys.map((key) => limited(ONE, key))).flat());
+    const free = await addOne(store, limited(ONE, "free"));
+    const held = await claim(store, { max: 20 });
+    assert.equal(held.length, keys.length);
+    assert.deepEqual(await claimIds(store, { max: 1 }), [free]);
+    for (const one of held) await settle(store, one, SUCCEEDED);
+    assert.equal((await claim(store, { max: 100 })).length, keys.length);
+  });
+
   check("the highest priority starts first, although thousands of its key were added before", async ({ store }) => {
     await add(store, ...many(3_000, TWO, "a"));
     const urgent = await addOne(store, { ...limited(TWO), priority: 100 });

@@ -12,7 +12,8 @@ import { LONG } from "../selection.ts";
 const note = job<{ n: number }>({ name: "note", run: () => {} });
 const limited = job<{ tenant: string }>({
   name: "limited",
-  limit: { key: ({ tenant }) => tenant, concurrency: 1 },
+  // With a rate, so that jobs beyond the free slot of an idle key are parked.
+  limit: { key: ({ tenant }) => tenant, concurrency: 1, rate: "100/s" },
   run: () => {},
 });
 const daily = job<object>({ name: "daily", queue: { name: "daily", events: true, keep: { succeeded: "1d" } }, run: () => {} });

@@ -11,7 +11,12 @@ const echo = job<{ text: string; n: number }, string>({
   run: ({ input }) => input.text.toUpperCase(),
 });
 const later = job<{ text: string }>({ name: "later", run: () => {} });
-const limited = job<{ to: string }>({ name: "limited", limit: { key: ({ to }) => to, concurrency: 2 }, run: () => {} });
+/** With a rate, so that jobs beyond the free slots of an idle key are parked. */
+const limited = job<{ to: string }>({
+  name: "limited",
+  limit: { key: ({ to }) => to, concurrency: 2, rate: "100/s" },
+  run: () => {},
+});
 const breaks = job<null>({
   name: "breaks",
   retry: { attempts: 1 },

@@ -12,7 +12,7 @@ const NOW = Date.UTC(2026, 0, 1);
 
 describe("what is to be written", () => {
   test("a new counter is written as a whole", () => {
-    const table = new Table([rule({ concurrency: 1 })]);
+    const table = new Table([rule({ rate: { starts: 1, per: 1_000 } })]);
     const jobs = [1, 2, 3].map((key) => job(key, [[0, "a"]]));
     const { answer, changes } = table.operate(NOW, jobs, (gate) => jobs.map((one) => gate.admit(one)));
     assert.deepEqual(answer, [null, "limit", "limit"]);
@@ -28,6 +28,31 @@ describe("what is to be written", () => {
     assert.deepEqual([changes.saved, changes.unparked, changes.removed, changes.opened], [[], [], [], []]);
   });
 
+  test("jobs beyond the free slots of their only limit stand ready, and are parked if a claim reads them", () => {
+    const table = new Table([rule({ concurrency: 1 })]);
+    const [first, ...others] = [1, 2, 3].map((key) => job(key, [[0, "a"]])) as [TableJob, ...TableJob[]];
+    const { answer, changes } = table.operate(NOW, [first, ...others], (gate) => [
+      ...[first, ...others].map((one) => gate.admit(one)),
+      ...[first, ...others].map((one) => gate.tryStart(one)),
+    ]);
+    assert.deepEqual(answer, [null, null, null, "started", "held", "held"]);
+    assert.deepEqual(
+      [changes.closed, changes.parked.map(({ job: key }) => key)],
+      [
+        [2, 3],
+        [2, 3],
+      ],
+    );
+  });
+
+  test("a job of a key without a free slot is parked", () => {
+    const table = new Table([rule({ concurrency: 1 })]);
+    add(table, job(1, [[0, "a"]]));
+    start(table, 1);
+    const late = job(2, [[0, "a"]]);
+    assert.deepEqual(table.operate(NOW, [late], (gate) => gate.admit(late)).answer, "limit");
+  });
+
   test("a counter that appears and disappears in one operation writes nothing", () => {
     const table = new Table([rule({ concurrency: 1 })]);
     const one = job(1, [[0, "a"]]);
@@ -40,7 +65,7 @@ describe("what is to be written", () => {
   });
 
   test("a job parked and admitted in one operation is written as ready, without a place", () => {
-    const table = new Table([rule({ concurrency: 1 })]);
+    const table = new Table([rule({ rate: { starts: 1, per: 1_000 } })]);
     const [one, two] = [job(1, [[0, "a"]]), job(2, [[0, "a"]])];
     const { changes } = table.operate(NOW, [one], (gate) => {
       gate.admit(one);

@@ -4,7 +4,7 @@ import { byClaimOrder, type FinishedState } from "./job.ts";
 /** Delayed jobs that one transaction promotes. The next claim promotes the others. */
 export const MAX_PROMOTED_JOBS = 1_000;
 /** Reads of one claim past jobs that their limits hold back. The next claim continues. */
-export const MAX_CLAIM_READS = 20;
+export const MAX_CLAIM_READS = 1_000;
 const MAX_READ_FACTOR = 128;
 /** A commit costs as much as some dozen jobs, so larger batches would save little. */
 export const MAX_CLAIM_BATCH = 512;

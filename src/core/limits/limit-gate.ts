@@ -242,7 +242,8 @@ export class LimitGate {
     for (let i = from; i < counters.length; i++) {
       const counter = counters[i] as Counter;
       const usage = this.#usage(counter, job.lane);
-      const isOpen = usage.parked === 0 && usage.beyond < MAX_READY_JOBS && countReady(usage) < readyWindow(this.#free(counter));
+      const window = this.#admissionWindow(counter, counters.length);
+      const isOpen = usage.parked === 0 && usage.beyond < MAX_READY_JOBS && countReady(usage) < window;
       if (!isOpen) {
         // If the job must not wait behind the ready jobs, `refill` lets it pass.
         this.#park(usage, toParked(job, counters));
@@ -252,6 +253,15 @@ export class LimitGate {
       addPassed(usage, job);
     }
     return true;
+  }
+
+  /**
+   * How many jobs may stand ready. While a key has a free slot, more may than it has slots: opening a parked job costs as much
+   * as starting it, and a claim parks the jobs that it may not start. Not with several limits, or a rate, which refills slowly.
+   */
+  #admissionWindow(counter: Counter, limits: number): number {
+    const free = this.#free(counter);
+    return free > 0 && limits === 1 && this.#ruleOf(counter.rule).rate === null ? MAX_READY_JOBS : readyWindow(free);
   }
 
   #start(counter: Counter, lane: number): boolean {
