@@ -33,7 +33,7 @@ const OUTCOMES: Outcome[] = [
 
 describe("concurrent operations never deadlock", { skip: noServer }, () => {
   let server: PostgresServer;
-  before(async () => void (server = await startServer()));
+  before(async () => void (server = await startServer({ settings: { deadlock_timeout: "100ms" } })));
   after(() => server.close());
 
   const deadlocks = async () => {

@@ -92,11 +92,12 @@ export class WriteQueue {
   }
 }
 
-/** Returns rows with users' names, which are locked like queues, first: calls that lock them one by one would deadlock. */
+/** Returns rows with users' names. Beside other calls they are locked like queues, first: else two transactions could deadlock. */
 export function namedRows(items: readonly Item[]): string[] {
+  if (items.length === 1) return [];
   const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
   // A name with a NUL cannot be stored, and only that call is rejected.
-  return rows.size > 1 ? [...rows].filter((name) => !name.includes("\0")) : [];
+  return [...rows].filter((name) => !name.includes("\0"));
 }
 
 export function isClaimOrSettle({ operation }: Item): boolean {
