@@ -34,6 +34,33 @@ describe("commit in a stage, on SQLite", () =>
     };
   }));
 
+test("the next stage runs on no result whose commit failed, on SQLite", async (t) => {
+  const hf = await open(":memory:", { log: QUIET });
+  t.after(() => hf.close());
+  await hf.transaction(({ db }) =>
+    db.exec(`create table parents (id integer primary key);
+      create table children (parent integer references parents (id) deferrable initially deferred)`),
+  );
+  const read: unknown[] = [];
+  const attempts = pipeline("attempts")
+    .source(items(() => Array.from({ length: 20 }, (_, i) => i), { id: String }))
+    .stage("made", { retry: { attempts: 2, delay: 1 } }, ({ attempt, commit }) => {
+      // A deferred constraint, which only the commit checks.
+      commit(({ db }) => void (attempt === 1 && db.prepare("insert into children values (1)").run()));
+      return attempt;
+    })
+    .stage("read", {}, ({ input, cost }) => {
+      read.push(input);
+      cost({ usd: 1 });
+    });
+  const build = await (await hf.builds.start(attempts)).done();
+  assert.deepEqual([build.state, build.spent.usd], ["SUCCESS", 20]);
+  assert.deepEqual(
+    read,
+    Array.from({ length: 20 }, () => 2),
+  );
+});
+
 describe("commit in a stage, on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;
   before(async () => void (server = await startServer()));

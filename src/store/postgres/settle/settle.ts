@@ -98,6 +98,8 @@ export class Settle {
   }
 
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<LeaseState[]> {
+    // An earlier try may have been rolled back, with the jobs that it had claimed.
+    for (const settlement of settlements) settlement.continued = undefined;
     const late = settlements.every(isPlain) ? NONE : await this.#late(tx, settlements);
     const plain = plainOf(settlements).filter(({ job }) => !late.has(job));
     const quiet = plain.filter(({ job }) => !this.#parts.limits.isClaimed(job));
@@ -234,10 +236,8 @@ export class Settle {
       const lost = batch.filter((_, i) => ended[i] === null);
       const why = await runAsync(this.states.of(tx, lost));
       for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as LeaseState);
-      for (const [i, settlement] of batch.entries()) {
-        settlement.continued = undefined;
+      for (const [i, settlement] of batch.entries())
         if (ended[i]?.outcome.kind !== "succeeded") settlement.decided = ended[i]?.next;
-      }
       const followUps = batch.flatMap((settlement, i) =>
         ended[i]?.outcome === settlement.outcome ? (settlement.followUps ?? []) : [],
       );

@@ -40,7 +40,8 @@ export class TwoConnections {
     const { claim, first } = this.#parts;
     const quick = claim.isQuick(request);
     const how = { single: claim.route, quick };
-    if (quick && first.claimsAndSettles === "long" && this.#isOpen()) {
+    // Behind a pooler, a claim is a transaction of several steps.
+    if (quick && !this.#parts.writer.pooled && first.claimsAndSettles === "long" && this.#isOpen()) {
       try {
         // A transaction of several steps could wait for what the first connection has locked.
         return await this.#second.submitJoined("claim", request, () => Promise.reject(new NotSingle()), how);

@@ -70,6 +70,8 @@ export class Settle {
   }
 
   run(tx: Tx, settlements: readonly Settlement[]): LeaseState[] {
+    // An earlier try may have been rolled back, with the jobs that it had claimed.
+    for (const settlement of settlements) settlement.continued = undefined;
     this.#begin(tx, settlements);
     const fates: LeaseState[] = [];
     for (let i = 0; i < settlements.length;) {
@@ -269,7 +271,6 @@ export class Settle {
     if (this.#hasLocks) tx.ready(this.#parts.catalog.lane(lane).queue);
     if (this.#hasNotes) this.#sql.dropCheckpoint.run(job);
     if (this.#work === null) return;
-    settlement.continued = undefined;
     const following = this.#work.succeeded(tx.now, job, work);
     if (following !== null) this.#next.push({ after: settlement, following });
   }
