@@ -118,7 +118,6 @@ export class Settle {
   }
 
   #continue(tx: Tx, work: WorkBatch): void {
-    // A lock of the queue may hold its jobs back.
     const jobs = this.#next.map(({ following }) => following.job);
     const added = this.#parts.enqueue.run(tx, jobs, work);
     for (const [i, { after, following }] of this.#next.entries()) {
